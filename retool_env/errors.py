@@ -1,0 +1,51 @@
+"""The errors retool_env raises. Each docstring says whose fault it is and what to do about it.
+
+Nothing a model writes raises one of these: a bad model output is data and becomes feedback or an end reason.
+"""
+
+
+class ReToolError(Exception):
+    """Base of every error of this package."""
+
+
+class ConfigurationError(ReToolError, ValueError):
+    """The caller's fault: an option has a value that cannot work. The message names the option, the value and the mend."""
+
+
+class MissingDependencyError(ReToolError, ImportError):
+    """The installation's fault: an optional package is needed for what was asked. The message says which extra has it."""
+
+
+class EpisodeError(ReToolError):
+    """The caller's fault: an ``Episode`` method was called out of order (for example ``read`` after the end)."""
+
+
+class RewardError(ReToolError, ValueError):
+    """The fault of a custom reward table: it returned something that is not a finite number."""
+
+
+class ProblemError(ReToolError, ValueError):
+    """The data's fault: a problem file is empty, lacks a column or holds a gold answer that cannot be parsed.
+
+    The message names the file, the row and the column.
+    """
+
+
+class TrajectoryError(ReToolError, ValueError):
+    """The data's fault: a recorded trajectory cannot be read (damaged line, unknown format version)."""
+
+
+class SandboxError(ReToolError):
+    """Base of the sandbox's errors."""
+
+
+class SandboxUnavailableError(SandboxError):
+    """The machine's fault: the sandbox tier that was asked for cannot run here. The message says what is missing.
+
+    Never shown to a model as the output of its code: it did nothing wrong. A fault of a *running* sandbox is not
+    raised but reported as ``ExecutionStatus.UNAVAILABLE``.
+    """
+
+
+class SandboxClosedError(SandboxError):
+    """The caller's fault: a closed ``Sandbox`` was asked to run something."""
