@@ -7,15 +7,19 @@ they are the user's responsibility.
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from retool_env.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from jsonschema.protocols import Validator
+    from jsonschema.protocols import Validator  # type: ignore[import-untyped]
 
 CODE_INTERPRETER: Final = "code_interpreter"
 
@@ -50,7 +54,7 @@ class ToolResult:
 ToolFunction = Callable[..., str | ToolResult | Awaitable[str | ToolResult]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Tool:
     """A tool of the user's.
 
@@ -66,7 +70,20 @@ class Tool:
     description: str
     parameters: Mapping[str, Any]
     function: ToolFunction | None
-    _validator: list[Validator] = field(default_factory=list, repr=False, compare=False)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tool:
+        """A tool is fixed: copies share it, whatever its callable holds on to (a client, a lock)."""
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickles without the validator, which is made again where it is needed."""
+        return Tool, (self.name, self.description, self.parameters, self.function)
+
+    @cached_property
+    def _validator(self) -> Validator:
+        from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
+
+        return Draft202012Validator(self.parameters)
 
     def schema(self) -> dict[str, Any]:
         """Returns the tool in the form chat templates take (OpenAI's ``{"type": "function", ...}``)."""
@@ -77,11 +94,7 @@ class Tool:
         """Returns what is wrong with the arguments, in words for the policy, or None."""
         if not isinstance(arguments, dict):
             return "arguments must be a JSON object"
-        if not self._validator:
-            from jsonschema import Draft202012Validator
-
-            self._validator.append(Draft202012Validator(self.parameters))
-        error = next(iter(self._validator[0].iter_errors(arguments)), None)
+        error = next(self._validator.iter_errors(arguments), None)
         if error is None:
             return None
         where = ".".join(str(part) for part in error.path)
@@ -89,7 +102,9 @@ class Tool:
             missing = next((name for name in error.validator_value if name not in error.instance), "?")
             return f"missing argument: {where + '.' if where else ''}{missing}"
         if error.validator == "type":
-            kinds = error.validator_value if isinstance(error.validator_value, str) else " or ".join(error.validator_value)
+            kinds = (
+                error.validator_value if isinstance(error.validator_value, str) else " or ".join(error.validator_value)
+            )
             return f"argument {where} must be a {kinds}"
         return f"argument {where}: {error.message[:200]}" if where else error.message[:200]
 
@@ -97,7 +112,9 @@ class Tool:
 class ToolRegistry:
     """The tools of an episode, by name; iterates in order of registration, ``code_interpreter`` first."""
 
-    def __init__(self, tools: Iterable[Tool] = (), *, code_description: str = "Runs Python code and returns its output."):
+    def __init__(
+        self, tools: Iterable[Tool] = (), *, code_description: str = "Runs Python code and returns its output."
+    ):
         """Makes a registry.
 
         Args:
@@ -124,7 +141,7 @@ class ToolRegistry:
         if not callable(tool.function):
             raise ConfigurationError(f"tools: {tool.name!r} needs a callable `function`, got {tool.function!r}")
         from jsonschema import Draft202012Validator
-        from jsonschema.exceptions import SchemaError
+        from jsonschema.exceptions import SchemaError  # type: ignore[import-untyped]
 
         try:
             Draft202012Validator.check_schema(dict(tool.parameters))
@@ -161,19 +178,77 @@ class ToolRegistry:
         assert isinstance(arguments, dict)
         return ToolCall(name, arguments)
 
-    async def call(self, call: ToolCall) -> ToolResult:
-        """Runs a user's tool; whatever it raises becomes an error result.
+    def call(self, call: ToolCall) -> ToolResult:
+        """Runs a user's tool and waits for it; whatever it raises becomes an error result.
+
+        An async tool runs on an event loop of its own, in a thread of its own: the caller may well be inside a running
+        loop (a notebook).
 
         Raises:
             ConfigurationError: The call is for ``code_interpreter``, which only the sandbox runs.
         """
-        function = self._tools[call.name].function
-        if function is None:
-            raise ConfigurationError(f"{call.name} runs in the sandbox, not through the registry")
+        function = self._function(call)
         try:
             value = function(**call.arguments)
             if inspect.isawaitable(value):
-                value = await value
+                return _in_thread(lambda: asyncio.run(_settled(value)))
         except Exception as error:  # a user's tool may raise anything; the policy is told, the episode goes on
-            return ToolResult(f"{type(error).__name__}: {error}", is_error=True)
-        return value if isinstance(value, ToolResult) else ToolResult(str(value))
+            return _failure(error)
+        return _as_result(value)
+
+    async def acall(self, call: ToolCall) -> ToolResult:
+        """Runs a user's tool without blocking the event loop; whatever it raises becomes an error result.
+
+        A sync tool runs in a thread of its own, so that one that hangs holds up nobody else. It cannot be cancelled:
+        when this call is, the tool's thread goes on to its end.
+
+        Raises:
+            ConfigurationError: The call is for ``code_interpreter``, which only the sandbox runs.
+        """
+        function = self._function(call)
+        try:
+            if inspect.iscoroutinefunction(function):
+                value = await function(**call.arguments)
+            else:
+                value = await _in_thread_async(function, call.arguments)
+                if inspect.isawaitable(value):
+                    value = await value
+        except Exception as error:  # as in ``call``
+            return _failure(error)
+        return _as_result(value)
+
+    def _function(self, call: ToolCall) -> ToolFunction:
+        function = self._tools[call.name].function
+        if function is None:
+            raise ConfigurationError(f"{call.name} runs in the sandbox, not through the registry")
+        return function
+
+
+_T = TypeVar("_T")
+
+
+async def _settled(value: Awaitable[str | ToolResult]) -> ToolResult:
+    return _as_result(await value)
+
+
+def _as_result(value: object) -> ToolResult:
+    return value if isinstance(value, ToolResult) else ToolResult(str(value))
+
+
+def _failure(error: Exception) -> ToolResult:
+    return ToolResult(f"{type(error).__name__}: {error}", is_error=True)
+
+
+def _in_thread(function: Callable[[], _T]) -> _T:
+    context = contextvars.copy_context()
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(lambda: context.run(function)).result()
+
+
+async def _in_thread_async(function: Callable[..., _T], keywords: Mapping[str, Any]) -> _T:
+    thread = ThreadPoolExecutor(1)
+    context = contextvars.copy_context()
+    try:
+        return await asyncio.get_running_loop().run_in_executor(thread, lambda: context.run(function, **keywords))
+    finally:
+        thread.shutdown(wait=False)

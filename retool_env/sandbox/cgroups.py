@@ -1,0 +1,141 @@
+"""Memory cgroups, one for each running program: the kernel's own word on who ran out of memory.
+
+Both versions exist in the field. Version 2 can be used only where the memory controller may be handed down from our
+own cgroup, which a container usually forbids; then there are none and RLIMIT_AS alone limits memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+
+from retool_env.sandbox.supervisor import remove_cgroup
+
+_SLACK_MB = 8  # page tables and the kernel's own memory for a process are charged too
+
+
+@dataclass(frozen=True)
+class MemoryBase:
+    """Where memory cgroups can be made: a folder, and the version of its interface (1 or 2)."""
+
+    folder: str
+    version: int
+
+
+def find_base() -> MemoryBase | None:
+    """Returns where this process can make memory cgroups, or None. Makes and removes one to know."""
+    for base in _candidates():
+        probe = os.path.join(base.folder, f"retool-probe-{os.getpid()}-{secrets.token_hex(4)}")
+        try:
+            os.mkdir(probe)
+        except OSError:
+            continue
+        try:
+            Path(probe, _limit_file(base.version)).write_text(str(64 << 20))
+            return base
+        except OSError:
+            continue
+        finally:
+            remove_cgroup(probe)
+    return None
+
+
+def _candidates() -> list[MemoryBase]:
+    own: dict[str, str] = {}
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            for controller in controllers.split(","):
+                own[controller] = path
+    found = []
+    try:
+        mounts = Path("/proc/self/mounts").read_text().splitlines()
+    except OSError:
+        return []
+    for line in mounts:
+        _, folder, kind, options = line.split()[:4]
+        if kind == "cgroup" and "memory" in options.split(","):
+            # The path is as the host sees it; inside a container the mount's root is our own cgroup.
+            found += [MemoryBase(folder + own.get("memory", "/"), 1), MemoryBase(folder, 1)]
+        elif kind == "cgroup2":
+            found += [MemoryBase(folder + own.get("", "/"), 2), MemoryBase(folder, 2)]
+    return [base for base in found if os.path.isdir(base.folder)]
+
+
+def _limit_file(version: int) -> str:
+    return "memory.limit_in_bytes" if version == 1 else "memory.max"
+
+
+class MemoryCgroups:
+    """A folder of cgroups for the programs of one sandbox, reused as programs come and go."""
+
+    def __init__(self, base: MemoryBase, limit_mb: int):
+        """Makes the folder; the supervisor removes it.
+
+        Args:
+            base: Where to make it.
+            limit_mb: MiB each program may use.
+        """
+        self.version = base.version
+        self.limit = str((limit_mb + _SLACK_MB) << 20)
+        self.folder = os.path.join(base.folder, f"retool-{os.getpid()}-{secrets.token_hex(4)}")
+        os.mkdir(self.folder)
+        if self.version == 2:
+            Path(self.folder, "cgroup.subtree_control").write_text("+memory")
+        self._free: list[str] = []
+        self._made = 0
+
+    def attach(self, pid: int) -> Cgroup:
+        """Moves a process, by its pid on the host, into a free cgroup."""
+        if self._free:
+            path = self._free.pop()
+        else:
+            path = os.path.join(self.folder, str(self._made))
+            self._made += 1
+            os.mkdir(path)
+            Path(path, _limit_file(self.version)).write_text(self.limit)
+            swap = "memory.memsw.limit_in_bytes" if self.version == 1 else "memory.swap.max"
+            with contextlib.suppress(OSError):  # only where swap is accounted
+                Path(path, swap).write_text(self.limit if self.version == 1 else "0")
+        cgroup = Cgroup(self, path)
+        with open(os.path.join(path, "cgroup.procs"), "wb", buffering=0) as file:
+            file.write(b"%d" % pid)
+        return cgroup
+
+    def release(self, cgroup: Cgroup) -> None:
+        """Takes a cgroup back whose process has ended."""
+        self._free.append(cgroup.path)
+
+
+class Cgroup:
+    """The cgroup of one program."""
+
+    __slots__ = ("_kills_before", "_owner", "path")
+
+    def __init__(self, owner: MemoryCgroups, path: str):
+        self._owner = owner
+        self.path = path
+        self._kills_before = self._kills()
+
+    def _kills(self) -> int:
+        name = "memory.oom_control" if self._owner.version == 1 else "memory.events"
+        with open(os.path.join(self.path, name), "rb", buffering=0) as file:
+            for line in file.read().splitlines():
+                key, _, value = line.partition(b" ")
+                if key == b"oom_kill":
+                    return int(value)
+        return 0
+
+    def oom_killed(self) -> bool:
+        """Whether the kernel has killed a process in here for memory since the program was attached."""
+        try:
+            return self._kills() > self._kills_before
+        except OSError:
+            return False
+
+    def release(self) -> None:
+        """Gives it back for the next program."""
+        self._owner.release(self)

@@ -1,0 +1,149 @@
+"""Thin wrappers of the system calls that the sandbox needs and Python lacks.
+
+Standard library only: this file is also shipped into the sandbox. Numbers of system calls are not listed here: what
+glibc wraps is called by name, and the three Landlock calls have the same number on every architecture.
+"""
+
+import ctypes
+import os
+import struct
+
+CLONE_NEWNS = 0x00020000
+CLONE_NEWPID = 0x20000000
+MS_NOSUID, MS_NODEV, MS_NOEXEC = 2, 4, 8
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_DUMPABLE = 4
+_PR_SET_KEEPCAPS = 8
+_PR_SET_SECCOMP = 22
+_PR_SET_NO_NEW_PRIVS = 38
+_PR_CAP_AMBIENT = 47
+_PR_CAP_AMBIENT_CLEAR_ALL = 4
+_SECCOMP_MODE_FILTER = 2
+_CAP_VERSION_3 = 0x20080522
+CAP_DAC_READ_SEARCH = 2
+
+# System calls added since Linux 5.1 share one number on all architectures; glibc wraps none of these three.
+_LANDLOCK_CREATE_RULESET = 444
+_LANDLOCK_ADD_RULE = 445
+_LANDLOCK_RESTRICT_SELF = 446
+_LANDLOCK_CREATE_RULESET_VERSION = 1
+_LANDLOCK_RULE_PATH_BENEATH = 1
+
+FS_WRITE_FILE, FS_READ_FILE, FS_READ_DIR = 1 << 1, 1 << 2, 1 << 3
+_FS_RIGHTS_BY_ABI = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 4: (1 << 15) - 1, 5: (1 << 16) - 1}
+_NET_ALL = 3  # bind and connect TCP, since ABI 4
+_SCOPE_ALL = 3  # abstract unix sockets and signals, since ABI 6
+
+libc = ctypes.CDLL(None, use_errno=True)
+libc.syscall.restype = ctypes.c_long
+
+
+def _check(value, what):
+    if value < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+    return value
+
+
+def _prctl(option, *args):
+    values = [ctypes.c_ulong(arg) for arg in (*args, 0, 0, 0, 0)[:4]]
+    _check(libc.prctl(option, *values), f"prctl {option}")
+
+
+def die_with_parent():
+    """Asks for SIGKILL when the thread that made this process ends."""
+    _prctl(_PR_SET_PDEATHSIG, 9)
+
+
+def set_not_dumpable():
+    """Keeps other processes of the same user out of /proc/<pid> and ptrace."""
+    _prctl(_PR_SET_DUMPABLE, 0)
+
+
+def set_no_new_privs():
+    """Makes it impossible to gain privileges by exec; seccomp and Landlock ask for it."""
+    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+
+
+def keep_caps_over_setuid():
+    """Keeps the permitted capabilities over the next change of uid."""
+    _prctl(_PR_SET_KEEPCAPS, 1)
+
+
+def set_caps(keep=()):
+    """Reduces all capability sets of this process to ``keep`` (numbers below 32)."""
+    mask = 0
+    for cap in keep:
+        mask |= 1 << cap
+    header = struct.pack("Ii", _CAP_VERSION_3, 0)
+    _check(libc.capset(header, struct.pack("IIIIII", mask, mask, 0, 0, 0, 0)), "capset")
+    _prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)
+
+
+def unshare(flags):
+    """unshare(2)."""
+    _check(libc.unshare(flags), "unshare")
+
+
+def setns(fd, flags):
+    """setns(2); a pidfd is accepted since Linux 5.8."""
+    _check(libc.setns(fd, flags), "setns")
+
+
+def mount_tmpfs(target, size_mb, inodes, owner):
+    """Mounts an empty tmpfs of limited size on ``target`` for the user ``owner``."""
+    options = f"size={size_mb}m,nr_inodes={inodes},mode=700,uid={owner},gid={owner}".encode()
+    flags = ctypes.c_ulong(MS_NOSUID | MS_NODEV | MS_NOEXEC)
+    _check(libc.mount(b"tmpfs", os.fsencode(target), b"tmpfs", flags, options), f"mount tmpfs on {target}")
+
+
+class _FilterProgram(ctypes.Structure):
+    _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.c_void_p)]
+
+
+def load_seccomp(program):
+    """Loads a compiled seccomp filter (an array of struct sock_filter, 8 bytes each) for this thread."""
+    buffer = ctypes.create_string_buffer(program, len(program))
+    descriptor = _FilterProgram(len(program) // 8, ctypes.addressof(buffer))
+    _prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.addressof(descriptor))
+
+
+def landlock_abi():
+    """Returns the Landlock ABI version of this kernel, 0 where there is none."""
+    version = libc.syscall(_LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), _LANDLOCK_CREATE_RULESET_VERSION)
+    return max(0, version)
+
+
+def landlock_ruleset(abi, rules):
+    """Makes a ruleset that denies all the kernel can deny at ``abi``, apart from ``rules``.
+
+    Args:
+        abi: Landlock ABI version to use, at most the kernel's.
+        rules: Pairs of a path and the rights (``FS_*``) allowed beneath it; paths that do not exist are left out.
+
+    Returns:
+        The ruleset's descriptor, for ``landlock_restrict``.
+    """
+    fs_rights = _FS_RIGHTS_BY_ABI[min(abi, 5)]
+    attributes = struct.pack("QQQ", fs_rights, _NET_ALL if abi >= 4 else 0, _SCOPE_ALL if abi >= 6 else 0)
+    size = 8 if abi < 4 else 16 if abi < 6 else 24
+    ruleset = libc.syscall(_LANDLOCK_CREATE_RULESET, attributes, ctypes.c_size_t(size), 0)
+    _check(ruleset, "landlock_create_ruleset")
+    for path, rights in rules:
+        try:
+            fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue
+        try:
+            rule = struct.pack("=Qi", rights & fs_rights, fd)
+            added = libc.syscall(_LANDLOCK_ADD_RULE, ruleset, _LANDLOCK_RULE_PATH_BENEATH, rule, 0)
+            _check(added, f"landlock_add_rule {path}")
+        finally:
+            os.close(fd)
+    return ruleset
+
+
+def landlock_restrict(ruleset):
+    """Restricts this process, for good, to the ruleset."""
+    _check(libc.syscall(_LANDLOCK_RESTRICT_SELF, ruleset, 0), "landlock_restrict_self")

@@ -1,0 +1,252 @@
+"""Starting a zygote: what it is sent, how it is contained, and the handshake. Both tiers come together here."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import socket
+import struct
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from retool_env.errors import SandboxUnavailableError
+from retool_env.sandbox import cgroups, inventory, kernel, landlock, nsjail, privileges, seccomp, wire
+from retool_env.sandbox.config import SandboxConfig
+
+_HERE = Path(__file__).parent
+_START_LIMIT_S = 60.0
+_SLOTS = 1000
+_TMP_INODES = 1024
+_MIB = 1 << 20
+
+_BOOT = """
+import json, socket, struct, sys, types
+control = socket.socket(fileno=int(sys.argv[1]))
+head, ancillary, _, _ = control.recvmsg(64, socket.CMSG_LEN(4))
+owner, = struct.unpack("i", ancillary[0][2][:4])
+left, = struct.unpack("!Q", head)
+parts = []
+while left:
+    parts.append(control.recv(65536))
+    left -= len(parts[-1])
+payload = json.loads(b"".join(parts))
+for name in ("retool_env", "retool_env.sandbox"):
+    sys.modules[name] = package = types.ModuleType(name)
+    package.__path__ = []
+for name, source in payload["sources"].items():
+    full = "retool_env.sandbox." + name
+    sys.modules[full] = module = types.ModuleType(full)
+    setattr(package, name, module)
+    exec(compile(source, "<sandbox " + name + ">", "exec"), module.__dict__)
+for name in [name for name in sys.modules if name.startswith("retool_env")]:
+    del sys.modules[name]
+package.zygote.main(control, owner, payload["settings"])
+"""
+"""Run with ``python -c``: the zygote's sources come over the socket, so that no folder of ours is readable inside."""
+
+
+@dataclass
+class ZygoteProcess:
+    """A running zygote, as the host sees it.
+
+    Attributes:
+        tier: "nsjail", "landlock" or "none".
+        control: The socket to it.
+        pidfd: A pidfd of the zygote itself; readable once it has ended.
+        pid: Its pid on the host.
+        process: What we started: the supervisor (nsjail) or the zygote (landlock). Reaped by us.
+        memory: The memory cgroups for its children, or None where there are none.
+    """
+
+    tier: str
+    control: socket.socket
+    pidfd: int
+    pid: int
+    process: subprocess.Popen[bytes]
+    memory: cgroups.MemoryCgroups | None
+    log: int = field(repr=False, default=-1)
+
+    def end(self, wait_s: float = 10.0) -> None:
+        """Ends the zygote and everything below it, and reaps what we started."""
+        with contextlib.suppress(OSError):
+            self.control.send(wire.QUIT)
+        self.abandon()
+        try:
+            self.process.wait(wait_s)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    def abandon(self) -> None:
+        """Closes our descriptors only (also in a forked process, to which the zygote does not belong)."""
+        self.control.close()
+        for fd in (self.pidfd, self.log):
+            if fd >= 0:
+                os.close(fd)
+        self.pidfd = self.log = -1
+
+    def complaint(self) -> str:
+        """Returns what the zygote or nsjail wrote on standard error."""
+        size = os.fstat(self.log).st_size
+        return os.pread(self.log, 2000, max(0, size - 2000)).decode("utf-8", "replace").strip()
+
+
+def start(tier: str, config: SandboxConfig) -> ZygoteProcess:
+    """Starts a zygote in a tier and waits until it is ready.
+
+    Raises:
+        SandboxUnavailableError: It cannot run here; says what is missing.
+        ConfigurationError: ``config.python`` is not usable.
+    """
+    world = inventory.take(config.packages, config.python)
+    preload = config.preload if config.preload is not None else inventory.default_preload(world)
+    inventory.check_preload(preload, world)
+    in_jail = tier == "nsjail"
+    rights = privileges.current()
+    uids = rights.spare_ids(_SLOTS)
+    settings: dict[str, Any] = {
+        "slots": _SLOTS,
+        "namespaces": in_jail,
+        "uid_base": (_JAIL_UID_BASE if in_jail else uids) if uids is not None else None,
+        "keep_read_cap": uids is not None and not world.open_to_all(),
+        "tmp_mb": config.tmp_mb,
+        "tmp_inodes": _TMP_INODES,
+        "modules": nsjail.jail_modules(world) if in_jail else world.modules,
+        "preload": preload,
+        "pid_placeholder": seccomp.PID_PLACEHOLDER,
+        "seccomp": "" if tier == "none" else seccomp.compile_policy(seccomp.Policy(in_jail, not in_jail)).hex(),
+        "landlock_abi": landlock.usable_abi() if tier == "landlock" else 0,
+        "landlock_rules": landlock.rules(world) if tier == "landlock" else [],
+        "rlimits": _rlimits(config, threads=_THREADS if uids is not None else rights.tasks_of_user() + _THREADS),
+    }
+    memory = None
+    base = cgroups.find_base() if in_jail and rights.is_root else None
+    if base is not None:
+        memory = cgroups.MemoryCgroups(base, config.memory_mb)
+    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    log = os.memfd_create("retool-zygote-log")
+    python = (world.executable, "-S", "-s", "-P", "-B", "-X", "utf8", "-c", _BOOT, str(there.fileno()))
+    environment = nsjail.ENVIRONMENT + tuple(
+        f"{name}={os.environ[name]}" for name in nsjail.HARDWARE_VARIABLES if name in os.environ
+    )
+    owner = os.pidfd_open(os.getpid())
+    process = None
+    try:
+        if in_jail:
+            jail = nsjail.Jail(
+                command=python,
+                environment=environment,
+                mounts=nsjail.jail_mounts(world, config.tmp_mb),
+                ids=_jail_ids(rights, uids),
+                pass_fds=(there.fileno(),),
+            )
+            order = {
+                "binary": nsjail.find_binary(),
+                "jail": jail.configuration(),
+                "pass_fds": [there.fileno()],
+                "owner_pidfd": owner,
+                "cgroups": [memory.folder] if memory else [],
+            }
+            command = [sys.executable, "-I", "-S", str(_HERE / "supervisor.py"), json.dumps(order)]
+            passed, env = [there.fileno(), owner], {}
+        else:
+            command, passed = list(python), [there.fileno()]
+            env = dict(item.split("=", 1) for item in environment)
+        process = subprocess.Popen(
+            command, pass_fds=passed, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            cwd="/", start_new_session=True,
+        )  # fmt: skip
+        there.close()
+        zygote = ZygoteProcess(tier, here, -1, 0, process, memory, log)
+        _send_start(here, owner, settings)
+        _handshake(zygote, config)
+    except BaseException:
+        there.close()
+        here.close()
+        if process is not None:
+            process.kill()
+            process.wait()
+        os.close(log)
+        if memory is not None:
+            cgroups.remove_cgroup(memory.folder)
+        raise
+    finally:
+        os.close(owner)
+    return zygote
+
+
+_JAIL_UID_BASE = 1000
+_THREADS = 64
+
+
+def _jail_ids(rights: privileges.Privileges, uids: int | None) -> tuple[nsjail.IdRange, ...]:
+    zygote = nsjail.IdRange(0, rights.uid, rights.gid, 1)
+    if uids is None:
+        return (zygote,)
+    return (zygote, nsjail.IdRange(_JAIL_UID_BASE + 1, uids + 1, uids + 1, _SLOTS))
+
+
+def _rlimits(config: SandboxConfig, threads: int) -> dict[str, int]:
+    return {
+        "RLIMIT_CORE": 0,
+        "RLIMIT_FSIZE": config.tmp_mb * _MIB // 2,
+        "RLIMIT_NOFILE": 64,
+        "RLIMIT_MEMLOCK": 0,
+        "RLIMIT_MSGQUEUE": 0,
+        "RLIMIT_SIGPENDING": 64,
+        "RLIMIT_NPROC": threads,
+        "RLIMIT_STACK": 8 * _MIB,
+    }
+
+
+def _send_start(control: socket.socket, owner: int, settings: dict[str, Any]) -> None:
+    names = ("wire", "kernel", "child", "zygote")
+    sources = {name: (_HERE / f"{name}.py").read_text("utf-8") for name in names}
+    payload = json.dumps({"sources": sources, "settings": settings}).encode()
+    control.settimeout(_START_LIMIT_S)
+    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", owner))]
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it died: the handshake says why
+        control.sendmsg([wire.BODY.pack(len(payload))], rights)
+        wire.send_body(control, payload)
+
+
+def _handshake(zygote: ZygoteProcess, config: SandboxConfig) -> None:
+    deadline = time.monotonic() + _START_LIMIT_S
+    try:
+        select.select([zygote.control], [], [], _START_LIMIT_S)
+        message, ancillary, _, _ = zygote.control.recvmsg(8192, socket.CMSG_LEN(4))
+    except OSError:
+        message, ancillary = b"", []
+    if message != wire.READY or not ancillary:
+        detail = message[1:].decode("utf-8", "replace") if message[:1] == wire.FAILED else ""
+        if not detail:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                zygote.process.wait(max(0.0, min(2.0, deadline - time.monotonic())))
+            detail = zygote.complaint() or "it ended without a word"
+        raise SandboxUnavailableError(f"the {zygote.tier} tier does not start here: {detail}")
+    (zygote.pidfd,) = struct.unpack("i", ancillary[0][2][:4])
+    zygote.pid = host_pid(zygote.pidfd)
+    pages = int(Path(f"/proc/{zygote.pid}/statm").read_text().split()[0])
+    # Where the kernel counts real use, address space may be larger: its verdict, not a failed mmap, decides.
+    spare = config.memory_mb * 4 if zygote.memory is not None else config.memory_mb
+    zygote.control.send(struct.pack("!Q", pages * os.sysconf("SC_PAGE_SIZE") + spare * _MIB))
+    zygote.control.settimeout(None)
+
+
+def host_pid(pidfd: int) -> int:
+    """Returns the pid, in our own pid namespace, of the process behind a pidfd."""
+    for line in Path(f"/proc/self/fdinfo/{pidfd}").read_text().splitlines():
+        if line.startswith("Pid:"):
+            return int(line.split()[1])
+    raise SandboxUnavailableError("the kernel does not tell the pid of a pidfd (Linux 5.4 or later is needed)")
+
+
+def available_landlock_abi() -> int:
+    """Returns the kernel's Landlock ABI version, 0 for none."""
+    return int(kernel.landlock_abi())

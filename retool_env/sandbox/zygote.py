@@ -1,0 +1,188 @@
+"""The zygote: imports the libraries once, then forks one contained child for each execution.
+
+Runs inside the sandbox with the standard library only, single-threaded, and never runs user code itself. It ends when
+its control socket ends, when it is told to, or when the owner's process ends (it holds the owner's pidfd, because a
+forked worker of the owner may keep the socket open).
+"""
+
+import gc
+import os
+import resource
+import select
+import signal
+import socket
+import struct
+import sys
+
+from retool_env.sandbox import child, kernel, wire
+
+MIB = 1 << 20
+
+
+def main(control, owner, settings):
+    """Serves the host until it goes away."""
+    try:
+        zygote = Zygote(control, owner, settings)
+    except BaseException as error:  # the host turns whatever went wrong here into SandboxUnavailableError
+        control.send(wire.FAILED + f"{type(error).__name__}: {error}".encode("utf-8", "replace")[:4096])
+        os._exit(1)
+    zygote.serve()
+
+
+class Zygote:
+    """One zygote process."""
+
+    def __init__(self, control, owner, settings):
+        self.control = control
+        self.owner = owner
+        self.settings = settings
+        self.pid = os.getpid()
+        self.children = {}  # pidfd -> (pid, slot)
+        self.free_slots = list(range(settings["slots"], 0, -1))
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(files, 4096), files))
+        self.null = os.open("/dev/null", os.O_RDWR)
+        self.own_pidfd = os.pidfd_open(self.pid)
+        self.program = bytes.fromhex(settings["seccomp"])
+        sys.meta_path.append(child.AllowedPackages(settings["modules"]))
+        child.preload(settings["preload"])
+        # Programs see an empty environment; the C library keeps the variables that tell a BLAS loaded later (scipy's)
+        # to use one thread.
+        os.environ._data.clear()
+        self.ruleset = -1
+        if settings["landlock_abi"]:
+            self.ruleset = kernel.landlock_ruleset(settings["landlock_abi"], settings["landlock_rules"])
+        gc.collect()
+        gc.freeze()
+        send_with_fds(control, wire.READY, [self.own_pidfd])
+        # The host reads this process's size from outside: the jail has no /proc.
+        address_space = struct.unpack("!Q", control.recv(64))[0]
+        self.limits = [(getattr(resource, name), value) for name, value in settings["rlimits"].items()]
+        self.limits.append((resource.RLIMIT_AS, address_space))
+
+    def serve(self):
+        """Handles requests, exits of children and the end of the owner."""
+        poll = select.poll()
+        for fd in (self.control.fileno(), self.owner):
+            poll.register(fd, select.POLLIN)
+        while True:
+            for fd, _ in poll.poll():
+                if fd == self.control.fileno():
+                    request = self.control.recv(64)
+                    if request != wire.SPAWN:
+                        self.end()
+                    poll.register(self.spawn(), select.POLLIN)
+                elif fd == self.owner:
+                    self.end()
+                else:
+                    poll.unregister(fd)
+                    self.reap(fd)
+
+    def end(self):
+        """Kills all children and exits. In the jail the kernel would do it too: this process is its init."""
+        for pidfd in self.children:
+            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        for pid, _ in self.children.values():  # or they would be left as zombies to an init that may not reap
+            os.waitpid(pid, 0)
+        os._exit(0)
+
+    def spawn(self):
+        """Forks a child, tells the host, and returns the child's pidfd."""
+        slot = self.free_slots.pop()
+        here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        out_read, out_write = os.pipe()
+        err_read, err_write = os.pipe()
+        if self.settings["namespaces"]:
+            # Back to our own pid namespace first: a second unshare from an already unshared one is refused.
+            kernel.setns(self.own_pidfd, kernel.CLONE_NEWPID)
+            kernel.unshare(kernel.CLONE_NEWPID)
+        pid = os.fork()
+        if pid == 0:
+            self.become_child(slot, there.detach(), out_write, err_write)
+        pidfd = os.pidfd_open(pid)
+        there.close()
+        os.close(out_write)
+        os.close(err_write)
+        self.children[pidfd] = (pid, slot)
+        self.tell(wire.CHILD_HEAD.pack(wire.CHILD, pid), here.fileno(), out_read, err_read, pidfd)
+        here.close()
+        os.close(out_read)
+        os.close(err_read)
+        return pidfd
+
+    def tell(self, message, *fds):
+        """Sends a message to the host; ends if the host is gone."""
+        try:
+            send_with_fds(self.control, message, fds)
+        except OSError:
+            self.end()
+
+    def reap(self, pidfd):
+        """Collects an ended child and tells the host how it ended."""
+        pid, slot = self.children.pop(pidfd)
+        _, status, usage = os.wait4(pid, 0)
+        os.close(pidfd)
+        self.free_slots.append(slot)
+        self.tell(wire.EXITED_HEAD.pack(wire.EXITED, pid, status, usage.ru_utime + usage.ru_stime))
+
+    def become_child(self, slot, control_fd, out_fd, err_fd):
+        """Turns the forked process into a contained child. Does not return."""
+        try:
+            # Everything but the three pipes, /dev/null and the control socket goes: also the pidfds of the owner and
+            # of siblings. Descriptors are first moved out of the way, so that none is overwritten before its use.
+            wanted = [fd for fd in (self.null, out_fd, err_fd, control_fd, self.ruleset) if fd >= 0]
+            high = [os.dup2(fd, 1000 + i) for i, fd in enumerate(wanted)]
+            for target, fd in enumerate(high):
+                os.dup2(fd, target, inheritable=False)
+            os.closerange(len(high), 4096)
+            self.contain(slot, ruleset=4 if self.ruleset >= 0 else -1)
+            child.serve(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, fileno=3))
+        except BaseException as error:  # no half-contained child may run code, and the host must learn of it
+            os.write(2, f"{type(error).__name__}: {error}".encode("utf-8", "replace"))
+        finally:
+            os._exit(97)
+
+    def contain(self, slot, ruleset):
+        """Gives up all that the program must not have. The order matters: each step needs what later ones take."""
+        settings = self.settings
+        uid = settings["uid_base"] + slot if settings["uid_base"] else None
+        if settings["namespaces"]:
+            kernel.unshare(kernel.CLONE_NEWNS)
+            kernel.mount_tmpfs("/tmp", settings["tmp_mb"], settings["tmp_inodes"], 0 if uid is None else uid)
+            os.chdir("/tmp")
+        else:
+            kernel.die_with_parent()
+            if os.getppid() != self.pid:
+                os._exit(98)
+            os.setsid()
+            os.chdir("/")
+        for limit, value in self.limits:
+            resource.setrlimit(limit, (value, value))
+        keep = (kernel.CAP_DAC_READ_SEARCH,) if settings["keep_read_cap"] else ()
+        if uid is not None:
+            if keep:
+                kernel.keep_caps_over_setuid()
+            os.setgroups([])
+            os.setresgid(uid, uid, uid)
+            os.setresuid(uid, uid, uid)
+        kernel.set_caps(keep)
+        if not settings["namespaces"]:
+            kernel.die_with_parent()  # again: a change of uid clears it
+            if os.getppid() != self.pid:
+                os._exit(98)
+        kernel.set_not_dumpable()
+        kernel.set_no_new_privs()
+        if ruleset >= 0:
+            kernel.landlock_restrict(ruleset)
+            os.close(ruleset)
+        # The filter names this process's own pid by a placeholder, so that it may signal only itself.
+        if not self.program:  # tier "none", asked for by name
+            return
+        marker, own = struct.pack("=I", settings["pid_placeholder"]), struct.pack("=I", os.getpid())
+        kernel.load_seccomp(self.program.replace(marker, own))
+
+
+def send_with_fds(sock, data, fds):
+    """Sends one packet, with descriptors if there are any."""
+    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack(f"{len(fds)}i", *fds))] if fds else []
+    sock.sendmsg([data], rights)

@@ -1,0 +1,200 @@
+"""What is left when a sandbox ends, however it ends: no process, mount, cgroup, descriptor or file."""
+
+from __future__ import annotations
+
+import gc
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from retool_env.sandbox import Sandbox, cgroups
+
+from .conftest import children_of, is_gone, state_of, wait_until
+
+OWNER = """
+import json, os, sys, threading
+from retool_env.sandbox import Sandbox
+
+def start():
+    global sandbox
+    sandbox = Sandbox(tier=sys.argv[1])
+    sandbox.submit("import os, time\\nprint(1)\\nwhile True: pass", timeout_s=600)
+
+if "thread" in sys.argv:
+    thread = threading.Thread(target=start)
+    thread.start()
+    thread.join()
+else:
+    start()
+if "fork" in sys.argv:
+    holder = os.fork()
+    if holder == 0:
+        import signal
+        signal.pause()
+else:
+    holder = 0
+host = sandbox._host
+while not host._running:
+    os.sched_yield()
+pids = [host._zygote.pid, host._zygote.process.pid, *(child.pid for child in host._children.values())]
+folder = host._zygote.memory.folder if host._zygote.memory else ""
+print(json.dumps({"pids": pids, "cgroup": folder, "holder": holder}), flush=True)
+if "exit" not in sys.argv:
+    sys.stdin.read()
+"""
+
+
+def start_owner(tier: str, *ways: str) -> tuple[subprocess.Popen[str], dict]:
+    owner = subprocess.Popen(
+        [sys.executable, "-c", OWNER, tier, *ways], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    return owner, json.loads(owner.stdout.readline())
+
+
+def mounts() -> list[str]:
+    return Path("/proc/self/mounts").read_text().splitlines()
+
+
+def temp_files() -> set[str]:
+    return {entry.path for folder in ("/tmp", "/dev/shm", "/var/tmp") for entry in os.scandir(folder)}
+
+
+@pytest.fixture
+def needs(tier, request):
+    from ..conftest import start_or_skip
+
+    start_or_skip(request, tier=tier).close()
+
+
+@pytest.mark.usefixtures("needs")
+class TestOwnerIsKilled:
+    @pytest.mark.parametrize("ways", [(), ("thread",), ("fork",)], ids=["plain", "made-in-a-thread", "forked-worker-lives"])
+    def test_nothing_survives(self, tier, ways):
+        mounted, files = mounts(), temp_files()
+        owner, seen = start_owner(tier, *ways)
+        programs = seen["pids"][2:]
+        assert all(state_of(pid) for pid in seen["pids"])
+        owner.kill()
+        killed = time.monotonic()
+        wait_until(lambda: all(map(is_gone, programs)), "user code is gone", limit_s=1.0)
+        # 100 ms is the promise; the margin is for a busy test machine.
+        assert time.monotonic() - killed < 1.0
+        owner.wait()
+        wait_until(lambda: all(map(is_gone, seen["pids"])), "all processes are gone")
+        wait_until(lambda: not os.path.exists(seen["cgroup"]), "the cgroup is gone")
+        if seen["holder"]:
+            os.kill(seen["holder"], signal.SIGKILL)
+        assert mounts() == mounted
+        assert temp_files() - files == set()
+        for pipe in (owner.stdin, owner.stdout):
+            pipe.close()
+
+    def test_an_owner_that_exits_without_closing(self, tier):
+        owner, seen = start_owner(tier, "exit")
+        assert owner.wait(30) == 0
+        wait_until(lambda: all(map(is_gone, seen["pids"])), "all processes are gone")
+        wait_until(lambda: not os.path.exists(seen["cgroup"]), "the cgroup is gone")
+        for pipe in (owner.stdin, owner.stdout):
+            pipe.close()
+
+
+def descriptors() -> list[str]:
+    return sorted(os.readlink(f"/proc/self/fd/{fd}").split(":")[0] for fd in os.listdir("/proc/self/fd") if _exists(fd))
+
+
+def _exists(fd: str) -> bool:
+    return os.path.lexists(f"/proc/self/fd/{fd}")
+
+
+class TestClosing:
+    def test_close_leaves_nothing(self, tier, make_sandbox):
+        make_sandbox(tier=tier).close()  # whatever is opened once and for all is open now
+        mounted, files, opened, threads = mounts(), temp_files(), descriptors(), threading.active_count()
+        sandbox = make_sandbox(tier=tier)
+        sandbox.run("print(1)")
+        sandbox.submit("while True: pass", timeout_s=600)
+        zygote = sandbox._host._zygote
+        pids = [zygote.pid, zygote.process.pid, *(child.pid for child in sandbox._host._children.values())]
+        folder = zygote.memory.folder if zygote.memory else ""
+        sandbox.close()
+        wait_until(lambda: all(map(is_gone, pids)), "all processes are gone")
+        assert not os.path.exists(folder)
+        assert (mounts(), temp_files() - files, descriptors()) == (mounted, set(), opened)
+        assert threading.active_count() == threads
+        assert [pid for pid in children_of(os.getpid()) if pid in pids] == []
+
+    def test_garbage_collection_closes(self, tier, make_sandbox):
+        make_sandbox(tier=tier).close()
+        sandbox = Sandbox(tier=tier)
+        zygote = sandbox._host._zygote
+        pids = [zygote.pid, zygote.process.pid]
+        del sandbox, zygote
+        gc.collect()
+        wait_until(lambda: all(map(is_gone, pids)), "all processes are gone")
+
+    def test_descriptors_stay_flat(self, tier_sandbox):
+        for _ in range(5):
+            tier_sandbox.run("print(1)")
+        before = len(descriptors())
+        for i in range(200):
+            tier_sandbox.run("print(1)" if i % 10 else "import os; os.abort()")
+        wait_until(lambda: len(descriptors()) <= before + 8, "descriptors are closed again")
+
+
+def _run_in_worker(sandbox: Sandbox, queue) -> None:
+    results = [sandbox.run(f"print({i})").stdout for i in range(3)]
+    zygote = sandbox._host._zygote.pid
+    sandbox.close()
+    queue.put((results, zygote))
+
+
+class TestOtherProcesses:
+    @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+    def test_a_worker_gets_a_zygote_of_its_own(self, tier, make_sandbox, method):
+        sandbox = make_sandbox(tier=tier)
+        assert sandbox.run("print(1)").stdout == "1\n"
+        context = multiprocessing.get_context(method)
+        queue = context.Queue()
+        worker = context.Process(target=_run_in_worker, args=(sandbox, queue))
+        worker.start()
+        results, zygote = queue.get(timeout=60)
+        worker.join(30)
+        assert (results, worker.exitcode) == (["0\n", "1\n", "2\n"], 0)
+        assert zygote != sandbox._host._zygote.pid
+        assert sandbox.run("print(2)").stdout == "2\n"
+
+    def test_a_forked_worker_that_only_exits_disturbs_nothing(self, tier, make_sandbox):
+        sandbox = make_sandbox(tier=tier)
+        running = sandbox.submit("import time; time.sleep(0.5); print('whole')")
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0)
+        os.waitpid(pid, 0)
+        assert running.result().stdout == "whole\n"
+        assert sandbox.run("print(1)").stdout == "1\n"
+
+
+def test_cgroups_are_found_where_they_can_be_made():
+    base = cgroups.find_base()
+    if base is None:
+        pytest.skip("no memory cgroup can be made here")
+    memory = cgroups.MemoryCgroups(base, limit_mb=64)
+    try:
+        process = subprocess.Popen([sys.executable, "-c", "input(); x = bytearray(b'x') * (200 << 20)"], stdin=subprocess.PIPE)
+        cgroup = memory.attach(process.pid)
+        assert not cgroup.oom_killed()
+        process.communicate(b"\n")
+        assert process.returncode == -signal.SIGKILL
+        assert cgroup.oom_killed()
+        cgroup.release()
+    finally:
+        cgroups.remove_cgroup(memory.folder)
+    assert not os.path.exists(memory.folder)
