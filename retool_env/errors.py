@@ -9,11 +9,17 @@ class ReToolError(Exception):
 
 
 class ConfigurationError(ReToolError, ValueError):
-    """The caller's fault: an option has a value that cannot work. The message names the option, the value and the mend."""
+    """The caller's fault: an option has a value that cannot work.
+
+    The message names the option, the value and the mend.
+    """
 
 
 class MissingDependencyError(ReToolError, ImportError):
-    """The installation's fault: an optional package is needed for what was asked. The message says which extra has it."""
+    """The installation's fault: an optional package is needed for what was asked.
+
+    The message says which extra has it.
+    """
 
 
 class EpisodeError(ReToolError):
@@ -49,3 +55,10 @@ class SandboxUnavailableError(SandboxError):
 
 class SandboxClosedError(SandboxError):
     """The caller's fault: a closed ``Sandbox`` was asked to run something."""
+
+
+class PolicyError(ReToolError):
+    """The fault of the policy's server: it cannot be reached, or it refuses what it is asked.
+
+    The message names the server, the model and what came back.
+    """

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from retool_env.errors import SandboxUnavailableError
-from retool_env.sandbox import Sandbox
+from retool_env.sandbox import Sandbox, landlock
 
 TIERS = ("nsjail", "landlock")
 
@@ -16,8 +16,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--require-tiers",
         default="",
-        help="comma-separated sandbox tiers that must run here: their tests fail, instead of being skipped, where they cannot",
+        help="comma-separated sandbox tiers whose tests fail, instead of being skipped, where the tier cannot run",
     )
+
+    parser.addoption("--landlock-abi", type=int, help="use at most this Landlock ABI, as an older kernel would")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    landlock.mask_abi(config.getoption("--landlock-abi"))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -27,31 +33,37 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture(scope="session")
-def tier_sandbox(tier: str, request: pytest.FixtureRequest) -> Iterator[Sandbox]:
+def start_sandbox(request: pytest.FixtureRequest) -> Callable[..., Sandbox]:
+    """Returns a function that starts a sandbox; a tier that cannot run skips the test or, if required, fails it."""
+    required = request.config.getoption("--require-tiers").split(",")
+
+    def start(**options: object) -> Sandbox:
+        try:
+            return Sandbox(**options)
+        except SandboxUnavailableError as error:
+            if options.get("tier") in required:
+                pytest.fail(f"tier {options['tier']} is required and does not run here: {error}", pytrace=False)
+            pytest.skip(f"tier {options.get('tier')} does not run here: {error}")
+
+    return start
+
+
+@pytest.fixture(scope="session")
+def tier_sandbox(tier: str, start_sandbox: Callable[..., Sandbox]) -> Iterator[Sandbox]:
     """One sandbox of each tier, shared by the tests that do not change it."""
-    with start_or_skip(request, tier=tier, timeout_s=5.0) as sandbox:
+    with start_sandbox(tier=tier, timeout_s=5.0) as sandbox:
         yield sandbox
 
 
 @pytest.fixture
-def make_sandbox(request: pytest.FixtureRequest) -> Iterator[object]:
+def make_sandbox(start_sandbox: Callable[..., Sandbox]) -> Iterator[Callable[..., Sandbox]]:
     """Returns a function that makes sandboxes, closed after the test."""
     made: list[Sandbox] = []
 
     def make(**options: object) -> Sandbox:
-        made.append(start_or_skip(request, **options))
+        made.append(start_sandbox(**options))
         return made[-1]
 
     yield make
     for sandbox in made:
         sandbox.close()
-
-
-def start_or_skip(request: pytest.FixtureRequest, **options: object) -> Sandbox:
-    try:
-        return Sandbox(**options)
-    except SandboxUnavailableError as error:
-        required = request.config.getoption("--require-tiers").split(",")
-        if options.get("tier") in required:
-            pytest.fail(f"tier {options['tier']} is required and does not run here: {error}", pytrace=False)
-        pytest.skip(f"tier {options.get('tier')} does not run here: {error}")

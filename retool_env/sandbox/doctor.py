@@ -84,7 +84,9 @@ def _nsjail_checks() -> tuple[Check, ...]:
             "memory cgroup",
             base is not None,
             f"version {base.version}" if base else "memory is limited by address space only (RLIMIT_AS)",
-            "" if base else "run as root in a container that may make cgroups (for Docker: --privileged, or a delegated cgroup)",
+            ""
+            if base
+            else "run as root in a container that may make cgroups (for Docker: --privileged, or a delegated cgroup)",
         ),
         Check(
             "own user id for each program",
@@ -101,8 +103,13 @@ def _landlock_checks() -> tuple[Check, ...]:
     if 0 < abi < 6:
         detail += " (signals, and below ABI 4 TCP, are denied by seccomp alone)"
     return (
-        Check("Landlock", abi > 0, detail, "" if abi else "Linux 5.13 or later, started with landlock in its lsm= list"),
-        _try("libseccomp", lambda: f"filter of {len(seccomp.compile_policy(seccomp.Policy(False, True))) // 8} instructions"),
+        Check(
+            "Landlock", abi > 0, detail, "" if abi else "Linux 5.13 or later, started with landlock in its lsm= list"
+        ),
+        _try(
+            "libseccomp",
+            lambda: f"filter of {len(seccomp.compile_policy(seccomp.Policy(writable_folder=False))) // 8} instructions",
+        ),
     )
 
 

@@ -83,7 +83,9 @@ class Child:
     def cpu_s(self) -> float:
         """Returns the CPU seconds it has used, by the kernel's clock of its process."""
         try:
-            return time.clock_gettime(~self.pid << 3 | 2)  # the clock id of a process's CPU time: see clock_getcpuclockid
+            return time.clock_gettime(
+                ~self.pid << 3 | 2
+            )  # the clock id of a process's CPU time: see clock_getcpuclockid
         except OSError:
             return 0.0
 
@@ -178,7 +180,9 @@ class Job:
         if truncated:
             del self.out[self.max_output :]
             del self.err[self.max_output - len(self.out) :]
-        outcome = Outcome(status, bytes(self.out), bytes(self.err), truncated=truncated, wall_s=now - self.started, cpu_s=cpu)
+        outcome = Outcome(
+            status, bytes(self.out), bytes(self.err), truncated=truncated, wall_s=now - self.started, cpu_s=cpu
+        )
         for name, value in fields.items():
             setattr(outcome, name, value)
         return outcome

@@ -99,7 +99,8 @@ class Host:
             child.close()
         if self._zygote is not None:
             self._zygote.abandon()
-            self._zygote.process.returncode = 0  # not ours to wait for
+            if self._zygote.process is not None:
+                self._zygote.process.returncode = 0  # not ours to wait for
         self._poll.close()
         os.close(self._wake)
 

@@ -31,6 +31,8 @@ class Inventory:
         masked: Folders inside ``folders`` that stay out of reach: other people's site-packages.
         modules: Top-level module name -> folder or file, for the allow-listed distributions.
         distributions: Name -> version of the allow-listed distributions that are installed.
+        library_path: Folder of the interpreter's own shared library, or an empty string where it has none. The
+            loader is told of it, as it was perhaps told through an environment that programs do not get.
     """
 
     executable: str
@@ -40,6 +42,7 @@ class Inventory:
     masked: tuple[str, ...]
     modules: dict[str, str]
     distributions: dict[str, str]
+    library_path: str
 
     def open_to_all(self) -> bool:
         """Whether any user can read it; an interpreter in a closed home folder is not."""
@@ -76,7 +79,9 @@ def _take_elsewhere(packages: tuple[str, ...], python: str) -> Inventory:
         raise ConfigurationError(f"python: there is no interpreter at {python!r}") from error
     except (OSError, subprocess.SubprocessError) as error:
         detail = (getattr(error, "stderr", "") or str(error)).strip()[-300:]
-        raise ConfigurationError(f"python: {python!r} cannot be used (Python 3.11 or later is needed): {detail}") from error
+        raise ConfigurationError(
+            f"python: {python!r} cannot be used (Python 3.11 or later is needed): {detail}"
+        ) from error
     fields = json.loads(done.stdout)
     for name in ("folders", "files", "masked"):
         fields[name] = tuple(fields[name])
@@ -96,7 +101,14 @@ def _take_here(packages: tuple[str, ...], search: tuple[str, ...]) -> Inventory:
     masked = sorted({str(path) for folder in folders for path in _site_folders(Path(folder))})
     version = ".".join(map(str, sys.version_info[:3]))
     return Inventory(
-        executable, version, tuple(folders), (executable, *files), tuple(masked), modules, distributions
+        executable,
+        version,
+        tuple(folders),
+        (executable, *files),
+        tuple(masked),
+        modules,
+        distributions,
+        _library_path(),
     )
 
 
@@ -119,6 +131,12 @@ def _interpreter_paths() -> tuple[list[str], list[str]]:
     files += [path for path in extra if Path(path).is_file()]
     folders += [Path(path) for path in extra if Path(path).is_dir()]
     return [str(folder) for folder in folders], files
+
+
+def _library_path() -> str:
+    folder = os.path.join(sys.base_prefix, "lib")
+    name = sysconfig.get_config_var("INSTSONAME") or ""
+    return folder if ".so" in name and os.path.exists(os.path.join(folder, name)) else ""
 
 
 def _site_folders(folder: Path) -> list[Path]:

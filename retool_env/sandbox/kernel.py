@@ -7,6 +7,7 @@ glibc wraps is called by name, and the three Landlock calls have the same number
 import ctypes
 import os
 import struct
+from collections.abc import Iterable, Sequence
 
 CLONE_NEWNS = 0x00020000
 CLONE_NEWPID = 0x20000000
@@ -39,39 +40,39 @@ libc = ctypes.CDLL(None, use_errno=True)
 libc.syscall.restype = ctypes.c_long
 
 
-def _check(value, what):
+def _check(value: int, what: str) -> int:
     if value < 0:
         number = ctypes.get_errno()
         raise OSError(number, f"{what}: {os.strerror(number)}")
     return value
 
 
-def _prctl(option, *args):
+def _prctl(option: int, *args: int) -> None:
     values = [ctypes.c_ulong(arg) for arg in (*args, 0, 0, 0, 0)[:4]]
     _check(libc.prctl(option, *values), f"prctl {option}")
 
 
-def die_with_parent():
+def die_with_parent() -> None:
     """Asks for SIGKILL when the thread that made this process ends."""
     _prctl(_PR_SET_PDEATHSIG, 9)
 
 
-def set_not_dumpable():
+def set_not_dumpable() -> None:
     """Keeps other processes of the same user out of /proc/<pid> and ptrace."""
     _prctl(_PR_SET_DUMPABLE, 0)
 
 
-def set_no_new_privs():
+def set_no_new_privs() -> None:
     """Makes it impossible to gain privileges by exec; seccomp and Landlock ask for it."""
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
 
 
-def keep_caps_over_setuid():
+def keep_caps_over_setuid() -> None:
     """Keeps the permitted capabilities over the next change of uid."""
     _prctl(_PR_SET_KEEPCAPS, 1)
 
 
-def set_caps(keep=()):
+def set_caps(keep: Sequence[int] = ()) -> None:
     """Reduces all capability sets of this process to ``keep`` (numbers below 32)."""
     mask = 0
     for cap in keep:
@@ -81,17 +82,17 @@ def set_caps(keep=()):
     _prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)
 
 
-def unshare(flags):
-    """unshare(2)."""
+def unshare(flags: int) -> None:
+    """Leaves the namespaces named by the flags for new ones."""
     _check(libc.unshare(flags), "unshare")
 
 
-def setns(fd, flags):
-    """setns(2); a pidfd is accepted since Linux 5.8."""
+def setns(fd: int, flags: int) -> None:
+    """Joins the namespaces of a descriptor; a pidfd is accepted since Linux 5.8."""
     _check(libc.setns(fd, flags), "setns")
 
 
-def mount_tmpfs(target, size_mb, inodes, owner):
+def mount_tmpfs(target: str, size_mb: int, inodes: int, owner: int) -> None:
     """Mounts an empty tmpfs of limited size on ``target`` for the user ``owner``."""
     options = f"size={size_mb}m,nr_inodes={inodes},mode=700,uid={owner},gid={owner}".encode()
     flags = ctypes.c_ulong(MS_NOSUID | MS_NODEV | MS_NOEXEC)
@@ -99,23 +100,23 @@ def mount_tmpfs(target, size_mb, inodes, owner):
 
 
 class _FilterProgram(ctypes.Structure):
-    _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.c_void_p)]
+    _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_void_p))
 
 
-def load_seccomp(program):
+def load_seccomp(program: bytes) -> None:
     """Loads a compiled seccomp filter (an array of struct sock_filter, 8 bytes each) for this thread."""
     buffer = ctypes.create_string_buffer(program, len(program))
     descriptor = _FilterProgram(len(program) // 8, ctypes.addressof(buffer))
     _prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.addressof(descriptor))
 
 
-def landlock_abi():
+def landlock_abi() -> int:
     """Returns the Landlock ABI version of this kernel, 0 where there is none."""
     version = libc.syscall(_LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), _LANDLOCK_CREATE_RULESET_VERSION)
-    return max(0, version)
+    return max(0, int(version))
 
 
-def landlock_ruleset(abi, rules):
+def landlock_ruleset(abi: int, rules: Iterable[tuple[str, int]]) -> int:
     """Makes a ruleset that denies all the kernel can deny at ``abi``, apart from ``rules``.
 
     Args:
@@ -128,7 +129,7 @@ def landlock_ruleset(abi, rules):
     fs_rights = _FS_RIGHTS_BY_ABI[min(abi, 5)]
     attributes = struct.pack("QQQ", fs_rights, _NET_ALL if abi >= 4 else 0, _SCOPE_ALL if abi >= 6 else 0)
     size = 8 if abi < 4 else 16 if abi < 6 else 24
-    ruleset = libc.syscall(_LANDLOCK_CREATE_RULESET, attributes, ctypes.c_size_t(size), 0)
+    ruleset: int = libc.syscall(_LANDLOCK_CREATE_RULESET, attributes, ctypes.c_size_t(size), 0)
     _check(ruleset, "landlock_create_ruleset")
     for path, rights in rules:
         try:
@@ -144,6 +145,6 @@ def landlock_ruleset(abi, rules):
     return ruleset
 
 
-def landlock_restrict(ruleset):
+def landlock_restrict(ruleset: int) -> None:
     """Restricts this process, for good, to the ruleset."""
     _check(libc.syscall(_LANDLOCK_RESTRICT_SELF, ruleset, 0), "landlock_restrict_self")

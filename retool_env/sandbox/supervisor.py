@@ -23,7 +23,7 @@ def main() -> int:
     os.write(config, settings["jail"].encode())
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     command = [settings["binary"], "--config", f"/proc/self/fd/{config}"]
-    jail = subprocess.Popen(command, pass_fds=[config, *settings["pass_fds"]], stdin=subprocess.DEVNULL, env={})
+    jail = subprocess.Popen(command, pass_fds=[config, *settings["pass_fds"]], stdin=subprocess.DEVNULL)
     for fd in (config, *settings["pass_fds"]):
         os.close(fd)
     jail_pidfd = os.pidfd_open(jail.pid)

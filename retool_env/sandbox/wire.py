@@ -11,6 +11,7 @@ program, the zygote's start-up data) are a counted sequence of packets.
                      CLAIM: exit code and exception class; untrusted
 """
 
+import socket
 import struct
 
 PACKET = 65536
@@ -32,14 +33,14 @@ CLAIM_HEAD = struct.Struct("!ci")  # CLAIM, exit code; then the exception's clas
 CLAIM_MAX = CLAIM_HEAD.size + 256
 
 
-def send_body(sock, data):
+def send_body(sock: socket.socket, data: bytes) -> None:
     """Sends the packets of a body (not its header)."""
     view = memoryview(data)
     for start in range(0, len(view), PACKET):
         sock.send(view[start : start + PACKET])
 
 
-def recv_body(sock, size):
+def recv_body(sock: socket.socket, size: int) -> bytes:
     """Receives the packets of a body of ``size`` bytes.
 
     Raises:

@@ -13,13 +13,12 @@ import signal
 import socket
 import struct
 import sys
+from typing import Any, NoReturn
 
 from retool_env.sandbox import child, kernel, wire
 
-MIB = 1 << 20
 
-
-def main(control, owner, settings):
+def main(control: socket.socket, owner: int, settings: dict[str, Any]) -> None:
     """Serves the host until it goes away."""
     try:
         zygote = Zygote(control, owner, settings)
@@ -29,15 +28,18 @@ def main(control, owner, settings):
     zygote.serve()
 
 
+_exit = os._exit
+
+
 class Zygote:
     """One zygote process."""
 
-    def __init__(self, control, owner, settings):
+    def __init__(self, control: socket.socket, owner: int, settings: dict[str, Any]):
         self.control = control
         self.owner = owner
         self.settings = settings
         self.pid = os.getpid()
-        self.children = {}  # pidfd -> (pid, slot)
+        self.children: dict[int, tuple[int, int]] = {}  # pidfd -> (pid, slot)
         self.free_slots = list(range(settings["slots"], 0, -1))
         files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(files, 4096), files))
@@ -48,19 +50,19 @@ class Zygote:
         child.preload(settings["preload"])
         # Programs see an empty environment; the C library keeps the variables that tell a BLAS loaded later (scipy's)
         # to use one thread.
-        os.environ._data.clear()
+        os.environ._data.clear()  # type: ignore[attr-defined]
         self.ruleset = -1
         if settings["landlock_abi"]:
             self.ruleset = kernel.landlock_ruleset(settings["landlock_abi"], settings["landlock_rules"])
         gc.collect()
         gc.freeze()
-        send_with_fds(control, wire.READY, [self.own_pidfd])
+        send_with_fds(control, wire.READY, (self.own_pidfd,))
         # The host reads this process's size from outside: the jail has no /proc.
         address_space = struct.unpack("!Q", control.recv(64))[0]
         self.limits = [(getattr(resource, name), value) for name, value in settings["rlimits"].items()]
         self.limits.append((resource.RLIMIT_AS, address_space))
 
-    def serve(self):
+    def serve(self) -> NoReturn:
         """Handles requests, exits of children and the end of the owner."""
         poll = select.poll()
         for fd in (self.control.fileno(), self.owner):
@@ -78,7 +80,7 @@ class Zygote:
                     poll.unregister(fd)
                     self.reap(fd)
 
-    def end(self):
+    def end(self) -> NoReturn:
         """Kills all children and exits. In the jail the kernel would do it too: this process is its init."""
         for pidfd in self.children:
             signal.pidfd_send_signal(pidfd, signal.SIGKILL)
@@ -86,7 +88,7 @@ class Zygote:
             os.waitpid(pid, 0)
         os._exit(0)
 
-    def spawn(self):
+    def spawn(self) -> int:
         """Forks a child, tells the host, and returns the child's pidfd."""
         slot = self.free_slots.pop()
         here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -110,14 +112,14 @@ class Zygote:
         os.close(err_read)
         return pidfd
 
-    def tell(self, message, *fds):
+    def tell(self, message: bytes, *fds: int) -> None:
         """Sends a message to the host; ends if the host is gone."""
         try:
             send_with_fds(self.control, message, fds)
         except OSError:
             self.end()
 
-    def reap(self, pidfd):
+    def reap(self, pidfd: int) -> None:
         """Collects an ended child and tells the host how it ended."""
         pid, slot = self.children.pop(pidfd)
         _, status, usage = os.wait4(pid, 0)
@@ -125,7 +127,7 @@ class Zygote:
         self.free_slots.append(slot)
         self.tell(wire.EXITED_HEAD.pack(wire.EXITED, pid, status, usage.ru_utime + usage.ru_stime))
 
-    def become_child(self, slot, control_fd, out_fd, err_fd):
+    def become_child(self, slot: int, control_fd: int, out_fd: int, err_fd: int) -> NoReturn:
         """Turns the forked process into a contained child. Does not return."""
         try:
             # Everything but the three pipes, /dev/null and the control socket goes: also the pidfds of the owner and
@@ -140,9 +142,9 @@ class Zygote:
         except BaseException as error:  # no half-contained child may run code, and the host must learn of it
             os.write(2, f"{type(error).__name__}: {error}".encode("utf-8", "replace"))
         finally:
-            os._exit(97)
+            _exit(97)
 
-    def contain(self, slot, ruleset):
+    def contain(self, slot: int, ruleset: int) -> None:
         """Gives up all that the program must not have. The order matters: each step needs what later ones take."""
         settings = self.settings
         uid = settings["uid_base"] + slot if settings["uid_base"] else None
@@ -154,8 +156,8 @@ class Zygote:
             kernel.die_with_parent()
             if os.getppid() != self.pid:
                 os._exit(98)
-            os.setsid()
             os.chdir("/")
+        os.setsid()  # signals to "our process group" reach nobody else
         for limit, value in self.limits:
             resource.setrlimit(limit, (value, value))
         keep = (kernel.CAP_DAC_READ_SEARCH,) if settings["keep_read_cap"] else ()
@@ -182,7 +184,7 @@ class Zygote:
         kernel.load_seccomp(self.program.replace(marker, own))
 
 
-def send_with_fds(sock, data, fds):
+def send_with_fds(sock: socket.socket, data: bytes, fds: tuple[int, ...]) -> None:
     """Sends one packet, with descriptors if there are any."""
     rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack(f"{len(fds)}i", *fds))] if fds else []
     sock.sendmsg([data], rights)

@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -17,7 +16,7 @@ import pytest
 
 from retool_env.sandbox import Sandbox, cgroups
 
-from .conftest import children_of, is_gone, state_of, wait_until
+from .conftest import assert_at_rest, is_gone, state_of, wait_until
 
 OWNER = """
 import json, os, sys, threading
@@ -68,15 +67,15 @@ def temp_files() -> set[str]:
 
 
 @pytest.fixture
-def needs(tier, request):
-    from ..conftest import start_or_skip
-
-    start_or_skip(request, tier=tier).close()
+def needs(tier, start_sandbox):
+    start_sandbox(tier=tier).close()
 
 
 @pytest.mark.usefixtures("needs")
 class TestOwnerIsKilled:
-    @pytest.mark.parametrize("ways", [(), ("thread",), ("fork",)], ids=["plain", "made-in-a-thread", "forked-worker-lives"])
+    @pytest.mark.parametrize(
+        "ways", [(), ("thread",), ("fork",)], ids=["plain", "made-in-a-thread", "forked-worker-lives"]
+    )
     def test_nothing_survives(self, tier, ways):
         mounted, files = mounts(), temp_files()
         owner, seen = start_owner(tier, *ways)
@@ -106,30 +105,38 @@ class TestOwnerIsKilled:
             pipe.close()
 
 
-def descriptors() -> list[str]:
-    return sorted(os.readlink(f"/proc/self/fd/{fd}").split(":")[0] for fd in os.listdir("/proc/self/fd") if _exists(fd))
+CLOSER = """
+import json, os, sys, threading
+from retool_env.sandbox import Sandbox
+
+def descriptors():
+    paths = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
+    return sorted(os.readlink(path).split(":")[0] for path in paths if os.path.lexists(path))
+
+Sandbox(tier=sys.argv[1]).close()  # whatever is opened once and for all is open now
+before = descriptors(), threading.active_count()
+sandbox = Sandbox(tier=sys.argv[1])
+sandbox.run("print(1)")
+sandbox.submit("while True: pass", timeout_s=600)
+zygote = sandbox._host._zygote
+pids = [zygote.pid, zygote.process.pid, *(child.pid for child in sandbox._host._children.values())]
+folder = zygote.memory.folder if zygote.memory else ""
+sandbox.close()
+left = [pid for pid in pids if os.path.exists(f"/proc/{pid}")]
+after = descriptors(), threading.active_count()
+print(json.dumps({"before": before, "after": after, "left": left, "cgroup": os.path.exists(folder)}))
+"""
 
 
-def _exists(fd: str) -> bool:
-    return os.path.lexists(f"/proc/self/fd/{fd}")
-
-
+@pytest.mark.usefixtures("needs")
 class TestClosing:
-    def test_close_leaves_nothing(self, tier, make_sandbox):
-        make_sandbox(tier=tier).close()  # whatever is opened once and for all is open now
-        mounted, files, opened, threads = mounts(), temp_files(), descriptors(), threading.active_count()
-        sandbox = make_sandbox(tier=tier)
-        sandbox.run("print(1)")
-        sandbox.submit("while True: pass", timeout_s=600)
-        zygote = sandbox._host._zygote
-        pids = [zygote.pid, zygote.process.pid, *(child.pid for child in sandbox._host._children.values())]
-        folder = zygote.memory.folder if zygote.memory else ""
-        sandbox.close()
-        wait_until(lambda: all(map(is_gone, pids)), "all processes are gone")
-        assert not os.path.exists(folder)
-        assert (mounts(), temp_files() - files, descriptors()) == (mounted, set(), opened)
-        assert threading.active_count() == threads
-        assert [pid for pid in children_of(os.getpid()) if pid in pids] == []
+    def test_close_leaves_nothing(self, tier):
+        mounted, files = mounts(), temp_files()
+        done = subprocess.run([sys.executable, "-c", CLOSER, tier], capture_output=True, text=True, check=True)
+        seen = json.loads(done.stdout)
+        assert seen["before"] == seen["after"]
+        assert (seen["left"], seen["cgroup"], done.stderr) == ([], False, "")
+        assert (mounts(), temp_files() - files) == (mounted, set())
 
     def test_garbage_collection_closes(self, tier, make_sandbox):
         make_sandbox(tier=tier).close()
@@ -140,13 +147,20 @@ class TestClosing:
         gc.collect()
         wait_until(lambda: all(map(is_gone, pids)), "all processes are gone")
 
-    def test_descriptors_stay_flat(self, tier_sandbox):
-        for _ in range(5):
-            tier_sandbox.run("print(1)")
-        before = len(descriptors())
+    def test_descriptors_stay_flat(self, tier, make_sandbox):
+        sandbox = make_sandbox(tier=tier)
         for i in range(200):
-            tier_sandbox.run("print(1)" if i % 10 else "import os; os.abort()")
-        wait_until(lambda: len(descriptors()) <= before + 8, "descriptors are closed again")
+            sandbox.run("print(1)" if i % 10 else "import os; os.abort()")
+            if i == 20:
+                assert_at_rest(sandbox)
+                before = highest_descriptor()
+        assert_at_rest(sandbox)
+        assert highest_descriptor() <= before + 8
+
+
+def highest_descriptor() -> int:
+    """The kernel gives out the lowest free number: leaks push this up."""
+    return max(int(fd) for fd in os.listdir("/proc/self/fd"))
 
 
 def _run_in_worker(sandbox: Sandbox, queue) -> None:
@@ -188,7 +202,9 @@ def test_cgroups_are_found_where_they_can_be_made():
         pytest.skip("no memory cgroup can be made here")
     memory = cgroups.MemoryCgroups(base, limit_mb=64)
     try:
-        process = subprocess.Popen([sys.executable, "-c", "input(); x = bytearray(b'x') * (200 << 20)"], stdin=subprocess.PIPE)
+        process = subprocess.Popen(
+            [sys.executable, "-c", "input(); x = bytearray(b'x') * (200 << 20)"], stdin=subprocess.PIPE
+        )
         cgroup = memory.attach(process.pid)
         assert not cgroup.oom_killed()
         process.communicate(b"\n")

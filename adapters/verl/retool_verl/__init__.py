@@ -1,1 +1,1 @@
-"""verl adapter for retool_env: the agent loop, the tool and the reward functions live here (see adapters/verl/README.md)."""
+"""verl adapter for retool_env: the agent loop, the tool and the reward functions (see adapters/verl/README.md)."""
