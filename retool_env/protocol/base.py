@@ -134,7 +134,9 @@ class Protocol(ABC):
         """
 
     @abstractmethod
-    def messages(self, question: str, tools: ToolRegistry, limits: Limits, template: str | None = None) -> list[Message]:
+    def messages(
+        self, question: str, tools: ToolRegistry, limits: Limits, template: str | None = None
+    ) -> list[Message]:
         """Returns the chat messages that open an episode.
 
         Args:
