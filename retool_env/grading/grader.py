@@ -1,0 +1,221 @@
+r"""Grading an answer: ``grade``, ``grade_answer``, their asynchronous twins, ``check_gold`` and ``shutdown``.
+
+The layers, first to decide wins: the same text after cleaning; exact comparison of numbers, in process; structure
+(lists, sets, tuples, intervals) part by part; expressions, parsed by math-verify in a killable child process. Text is
+never evaluated as code. A bad answer never raises: it is wrong, or ``timed_out``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+from retool_env.grading.compare import Ask, Method, Verdict, compare
+from retool_env.grading.extract import balanced, extract_answer, last_boxed, unwrap_boxes
+from retool_env.grading.latex import MAX_CHARS, clean, to_parser
+from retool_env.grading.numeric import parse_number
+from retool_env.grading.shape import Kind, Shape, is_not_finite, read_shape
+from retool_env.grading.symbolic import LIMIT_S, WORKER, UndecidedError
+
+_MAX_GOLD_CHARS: Final = 4000
+_INTEGER: Final = re.compile(r"-?[0-9]{1,40}")
+
+
+@dataclass(frozen=True, slots=True)
+class Grade:
+    """What an answer is worth, and why.
+
+    Attributes:
+        correct: The answer equals the gold.
+        answer: The answer that was compared, as extracted; None if there was none.
+        method: The layer that decided: ``none``, ``text``, ``numeric``, ``structure`` or ``symbolic``.
+        reason: Why, in a few words, for logs.
+        elapsed_s: Wall-clock seconds of the whole grading.
+        timed_out: The comparison hung, ran out of memory or killed its process. ``correct`` is False then, but this is
+            not the same as wrong: count it apart.
+    """
+
+    correct: bool
+    answer: str | None
+    method: str
+    reason: str
+    elapsed_s: float
+    timed_out: bool = False
+
+
+class _WorkerNeededError(Exception):
+    """The in-process layers cannot decide."""
+
+
+def grade_answer(answer: str, gold: str, *, limit_s: float = LIMIT_S) -> Grade:
+    r"""Grades an answer that was already extracted, such as the content of a box.
+
+    Args:
+        answer: The answer; LaTeX or plain text.
+        gold: The reference answer; LaTeX or plain text, with or without dollars or a box.
+        limit_s: Wall-clock seconds that the worker may spend on this answer, its start and its queue not counted.
+
+    Raises:
+        TypeError: An argument is not a string.
+        ValueError: The gold is empty, too long or not finite (``check_gold`` at load time finds these and more).
+    """
+    started = time.perf_counter()
+    _check_types(answer, gold)
+    verdict, timed_out = _guarded(answer, gold, _asker(limit_s))
+    return _grade(verdict, answer, started, timed_out)
+
+
+def grade(text: str, gold: str, *, answer_line: bool = False, limit_s: float = LIMIT_S) -> Grade:
+    r"""Grades what a policy wrote in its last turn.
+
+    Args:
+        text: The model's own text of its last turn. Spans of thought, code and tool output are stripped, then the last
+            balanced ``\boxed{}`` is taken (without a box, an ``<answer></answer>``).
+        gold: The reference answer.
+        answer_line: Without a box, also accept a last line ``Answer: 42``.
+        limit_s: As for ``grade_answer``.
+
+    Raises:
+        TypeError: An argument is not a string.
+        ValueError: The gold is unusable, as for ``grade_answer``.
+    """
+    started = time.perf_counter()
+    _check_types(text, gold)
+    answer = extract_answer(text, answer_line=answer_line)
+    if answer is None:
+        return _grade(Verdict(False, Method.NONE, "no answer found"), None, started, False)
+    verdict, timed_out = _guarded(answer, gold, _asker(limit_s))
+    return _grade(verdict, answer, started, timed_out)
+
+
+async def agrade_answer(answer: str, gold: str, *, limit_s: float = LIMIT_S) -> Grade:
+    """Does what ``grade_answer`` does without blocking the caller's event loop."""
+    started = time.perf_counter()
+    _check_types(answer, gold)
+    verdict, timed_out = await _aguarded(answer, gold, limit_s)
+    return _grade(verdict, answer, started, timed_out)
+
+
+async def agrade(text: str, gold: str, *, answer_line: bool = False, limit_s: float = LIMIT_S) -> Grade:
+    """Does what ``grade`` does without blocking the caller's event loop."""
+    started = time.perf_counter()
+    _check_types(text, gold)
+    answer = extract_answer(text, answer_line=answer_line)
+    if answer is None:
+        return _grade(Verdict(False, Method.NONE, "no answer found"), None, started, False)
+    verdict, timed_out = await _aguarded(answer, gold, limit_s)
+    return _grade(verdict, answer, started, timed_out)
+
+
+def check_gold(gold: str) -> None:
+    """Checks, at load time, that a gold answer can be compared with.
+
+    Raises:
+        TypeError: The gold is not a string.
+        ValueError: The gold is empty, too long, has unbalanced braces, is not a finite number, or is mathematics that
+            cannot be parsed; the message says which.
+    """
+    _check_types("", gold)
+    shape = _gold_shape(gold)
+    if not balanced(gold):
+        raise ValueError(f"gold answer {gold[:80]!r} has unbalanced braces")
+    try:
+        unparsed = _first_unparsed(shape, _asker(LIMIT_S))
+    except UndecidedError as error:
+        raise ValueError(f"gold answer {gold[:80]!r} cannot be evaluated: {error}") from None
+    if unparsed is not None:
+        raise ValueError(f"gold answer {gold[:80]!r} cannot be parsed: {unparsed[:80]!r}")
+
+
+def shutdown() -> None:
+    """Ends the worker process; waits for a comparison in progress. The next grading that needs one starts it again."""
+    WORKER.shutdown()
+
+
+def _check_types(text: object, gold: object) -> None:
+    for name, value in (("answer", text), ("gold", gold)):
+        if not isinstance(value, str):
+            raise TypeError(f"{name} must be a str, got {type(value).__name__}")
+
+
+def _grade(verdict: Verdict, answer: str | None, started: float, timed_out: bool) -> Grade:
+    elapsed_s = time.perf_counter() - started
+    return Grade(verdict.correct, answer, verdict.method.value, verdict.reason, elapsed_s, timed_out)
+
+
+def _guarded(answer: str, gold: str, ask: Ask) -> tuple[Verdict, bool]:
+    try:
+        return _judge(answer, gold, ask), False
+    except UndecidedError as error:
+        return Verdict(False, Method.SYMBOLIC, str(error)), True
+
+
+async def _aguarded(answer: str, gold: str, limit_s: float) -> tuple[Verdict, bool]:
+    try:
+        return _judge(answer, gold, _refuse), False
+    except _WorkerNeededError:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(WORKER.executor, _guarded, answer, gold, _asker(limit_s))
+
+
+def _refuse(op: str, gold: str, answer: str) -> bool | None:
+    raise _WorkerNeededError
+
+
+def _asker(limit_s: float) -> Ask:
+    """The worker behind one answer's budget of time, which all its questions share."""
+    spent_s = 0.0
+
+    def ask(op: str, gold: str, answer: str) -> bool | None:
+        nonlocal spent_s
+        if spent_s >= limit_s:
+            raise UndecidedError(f"no verdict within {limit_s:g} s")
+        result, used_s = WORKER.ask(op, gold, answer, limit_s - spent_s)
+        spent_s += used_s
+        return result
+
+    return ask
+
+
+def _judge(answer: str, gold: str, ask: Ask) -> Verdict:
+    shape = _gold_shape(gold)
+    if _INTEGER.fullmatch(answer) and _INTEGER.fullmatch(shape.text) and shape.kind is Kind.SCALAR:
+        same = int(answer) == int(shape.text)
+        return Verdict(same, Method.NUMERIC, "equal" if same else "different numbers")
+    text = answer.strip()
+    limit = max(MAX_CHARS, 2 * len(shape.text))
+    if len(text) > limit and text.startswith("\\boxed"):
+        text = unwrap_boxes(text)
+    if len(text) > limit:
+        return Verdict(False, Method.TEXT, f"longer than {limit} characters")
+    text = clean(text)
+    if not text:
+        return Verdict(False, Method.NONE, "empty answer")
+    if is_not_finite(text):
+        return Verdict(False, Method.NUMERIC, "not a finite number")
+    return compare(shape, read_shape(text), ask)
+
+
+@lru_cache(maxsize=4096)
+def _gold_shape(gold: str) -> Shape:
+    if len(gold) > _MAX_GOLD_CHARS:
+        raise ValueError(f"gold answer of {len(gold)} characters; at most {_MAX_GOLD_CHARS}")
+    boxed = last_boxed(gold)
+    text = clean(gold if boxed is None else boxed)
+    if not text:
+        raise ValueError(f"gold answer {gold[:80]!r} is empty")
+    if is_not_finite(text):
+        raise ValueError(f"gold answer {gold[:80]!r} is not a finite number")
+    return read_shape(text)
+
+
+def _first_unparsed(shape: Shape, ask: Ask) -> str | None:
+    if shape.kind in (Kind.WORDS, Kind.OPAQUE) or parse_number(shape.text) is not None:
+        return None
+    if shape.items:
+        return next((found for item in shape.items if (found := _first_unparsed(item, ask)) is not None), None)
+    return None if shape.kind is not Kind.SCALAR or ask("parses", to_parser(shape.text), "") else shape.text
