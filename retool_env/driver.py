@@ -1,0 +1,133 @@
+"""The work between two turns: running calls and grading answers, written once for sync and async callers.
+
+The order of things is a generator that asks for one piece of work at a time (``_steps``); ``drive`` answers it by
+blocking and ``adrive`` by awaiting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Generator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from retool_env.episode import Episode
+from retool_env.protocol.base import Action, Answer, EndReason, Feedback, Observation, RunCode
+from retool_env.sandbox.api import ExecutionResult
+from retool_env.tools import CODE_INTERPRETER, ToolCall, ToolResult
+
+if TYPE_CHECKING:
+    from retool_env.grading import Grade
+    from retool_env.sandbox import Sandbox
+
+
+@dataclass(slots=True)
+class TurnWork:
+    """What a driver did for one turn.
+
+    Attributes:
+        results: What the calls gave, in order. Fewer than the calls if the sandbox failed on the way; its failure is
+            then the last one.
+        grade: The grade of the answer, if there was one to grade.
+        observation: What the policy sees next; None if the attempt is over.
+        retries: Executions that were tried again because the sandbox failed.
+    """
+
+    results: list[ExecutionResult | ToolResult] = field(default_factory=list)
+    grade: Grade | None = None
+    observation: Observation | None = None
+    retries: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _GradeAnswer:
+    answer: str
+    gold: str
+
+
+_Work = ToolCall | _GradeAnswer
+_Steps = Generator[_Work, "ExecutionResult | ToolResult | Grade", None]
+
+
+def drive(episode: Episode, action: Action, sandbox: Callable[[], Sandbox]) -> TurnWork:
+    """Does what an action asks for, and tells the episode.
+
+    Args:
+        episode: Has just read the action.
+        action: What ``episode.read`` returned.
+        sandbox: Returns the sandbox; called only if there is code to run.
+
+    Returns:
+        What was done. A sandbox that fails twice on the same code ends the attempt (``SANDBOX_UNAVAILABLE``).
+
+    Raises:
+        SandboxError: The sandbox cannot be made, or is closed.
+    """
+    from retool_env.grading import grade_answer
+
+    done = TurnWork()
+    steps = _steps(episode, action, done)
+    work = next(steps, None)
+    while work is not None:
+        answer: ExecutionResult | ToolResult | Grade
+        if isinstance(work, _GradeAnswer):
+            answer = grade_answer(work.answer, work.gold)
+        elif work.name == CODE_INTERPRETER:
+            answer = sandbox().run(work.arguments["code"])
+        else:
+            answer = episode.registry.call(work)
+        work = _send(steps, answer)
+    return done
+
+
+async def adrive(episode: Episode, action: Action, sandbox: Callable[[], Awaitable[Sandbox]]) -> TurnWork:
+    """Does the same as ``drive`` without blocking the event loop."""
+    from retool_env.grading import agrade_answer
+
+    done = TurnWork()
+    steps = _steps(episode, action, done)
+    work = next(steps, None)
+    while work is not None:
+        answer: ExecutionResult | ToolResult | Grade
+        if isinstance(work, _GradeAnswer):
+            answer = await agrade_answer(work.answer, work.gold)
+        elif work.name == CODE_INTERPRETER:
+            answer = await (await sandbox()).arun(work.arguments["code"])
+        else:
+            answer = await episode.registry.acall(work)
+        work = _send(steps, answer)
+    return done
+
+
+def _send(steps: _Steps, answer: ExecutionResult | ToolResult | Grade) -> _Work | None:
+    try:
+        return steps.send(answer)
+    except StopIteration:
+        return None
+
+
+def _steps(episode: Episode, action: Action, done: TurnWork) -> _Steps:
+    match action:
+        case Feedback():
+            done.observation = episode.observe(())
+        case Answer(text=answer):
+            if episode.needs_grade:
+                grade = yield _GradeAnswer(answer, episode.problem.answer)
+                assert not isinstance(grade, ExecutionResult | ToolResult)
+                done.grade = grade
+            episode.finish(done.grade)
+        case RunCode(calls=calls):
+            for call in calls:
+                result = yield call
+                if _unavailable(result):
+                    done.retries += 1
+                    result = yield call
+                assert isinstance(result, ExecutionResult | ToolResult)
+                done.results.append(result)
+                if _unavailable(result):
+                    episode.fail(EndReason.SANDBOX_UNAVAILABLE)
+                    return
+            done.observation = episode.observe(done.results)
+
+
+def _unavailable(result: object) -> bool:
+    return isinstance(result, ExecutionResult) and not result.status.ran

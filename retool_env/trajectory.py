@@ -1,0 +1,259 @@
+"""What is recorded of an attempt: ``Trajectory``, one JSON line out and back.
+
+The format is versioned (``format_version``). A reader refuses versions it does not know; fields are only ever added
+with a new version.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from retool_env.errors import TrajectoryError
+from retool_env.plain import plain_json, plain_text
+from retool_env.problems.problem import Problem
+from retool_env.protocol.base import EndReason, Finish
+from retool_env.sandbox.api import ExecutionStatus
+
+FORMAT_VERSION: Final = 1
+
+
+def _valid(value: object) -> object:
+    return plain_text(value) if isinstance(value, str) else value
+
+
+_Text = Annotated[str, BeforeValidator(_valid)]
+"""Text without surrogates, which UTF-8 cannot hold: pairs are joined, lone ones become U+FFFD."""
+
+_Json = Annotated[Any, BeforeValidator(plain_json)]
+"""What JSON can hold; anything else becomes its text."""
+
+_Name = Annotated[str, Field(min_length=1)]
+_Count = Annotated[int, Field(ge=0)]
+_Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+_Finite = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class RulesRecord(_Record):
+    """The rules of the attempt: ``EpisodeConfig``, with the tools and a custom reward by name only."""
+
+    protocol: _Name
+    reward: _Name
+    max_turns: int
+    max_tool_calls: int
+    max_action_chars: int
+    max_observation_chars: int
+    on_no_action: Literal["end", "feedback"]
+    max_no_action: int
+    require_box: bool
+    timeout_s: float
+    memory_mb: int
+    tools: tuple[_Text, ...]
+    prompt_template: _Text | None
+    special_tokens: tuple[_Text, ...]
+
+
+class CallRecord(_Record):
+    """A tool call the policy made."""
+
+    name: _Name
+    arguments: _Json
+
+
+class ExecutionRecord(_Record):
+    """What came of a ``code_interpreter`` call: an ``ExecutionResult``, before it was shortened for the policy."""
+
+    kind: Literal["execution"] = "execution"
+    status: ExecutionStatus
+    stdout: _Text
+    stderr: _Text
+    error_class: _Text
+    exit_code: int | None
+    wall_s: _Seconds
+    cpu_s: _Seconds
+    truncated: bool
+
+
+class ToolRecord(_Record):
+    """What came of a call of a user's tool."""
+
+    kind: Literal["tool"] = "tool"
+    text: _Text
+    is_error: bool
+
+
+class GradeRecord(_Record):
+    """What the grader said about the answer."""
+
+    correct: bool
+    method: _Text
+    reason: _Text
+    timed_out: bool
+    elapsed_s: _Seconds
+
+
+class TurnRecord(_Record):
+    """One turn: what the policy wrote and what came of it.
+
+    Attributes:
+        text: The turn as it was given, surrogates apart.
+        finish: How generation stopped, as it was given.
+        stop_reason: What the engine named as the reason, as it was given; None if it was not a text.
+        action: What the turn was taken for.
+        kept: What belongs to the turn: the text without what the policy wrote past it, and with the stop string.
+        fabricated: The policy invented an observation.
+        message: What was wrong with the turn; empty unless ``action`` is ``"feedback"``.
+        calls: The calls it made, where they were allowed to run.
+        results: What came of them. Fewer than the calls if the sandbox failed on the way.
+        retries: Executions that were tried again because the sandbox failed.
+        grade: The grade of the answer, where there was one to grade.
+        observation: What was shown to the policy for the turn; empty at the end.
+        elapsed_s: Seconds from getting the turn to having its observation or outcome.
+    """
+
+    text: _Text
+    finish: Finish
+    stop_reason: _Text | None
+    action: Literal["run_code", "answer", "feedback", "ended"]
+    kept: _Text
+    fabricated: bool
+    message: _Text = ""
+    calls: tuple[CallRecord, ...] = ()
+    results: tuple[Annotated[ExecutionRecord | ToolRecord, Field(discriminator="kind")], ...] = ()
+    retries: _Count = 0
+    grade: GradeRecord | None = None
+    observation: _Text = ""
+    elapsed_s: _Seconds = 0.0
+
+
+class OutcomeRecord(_Record):
+    """How the attempt came out; the fields are those of ``Outcome``."""
+
+    reward: _Finite
+    correct: bool
+    answer: _Text | None
+    tool_calls: _Count
+    interpreter_calls: _Count
+    turns: _Count
+    ended: EndReason
+    fabricated: bool
+    breakdown: dict[_Text, _Finite]
+
+
+def _plain_problem(value: object) -> object:
+    return plain_json(dict(value) if isinstance(value, Problem) else value)
+
+
+class Trajectory(_Record):
+    """An attempt, complete enough to be shown, counted, replayed or turned into training data.
+
+    Attributes:
+        format_version: Version of this format.
+        package_version: Version of retool_env that recorded it.
+        problem: The problem, gold answer included.
+        rules: The rules of the attempt.
+        sandbox_tier: Tier that ran the code; None if no code ran.
+        opening: The chat messages that opened the attempt.
+        prompt: The opening as plain text.
+        turns: The turns, in order.
+        outcome: How it came out; None while it goes on.
+    """
+
+    format_version: Literal[1] = FORMAT_VERSION
+    package_version: str
+    problem: Annotated[Problem, BeforeValidator(_plain_problem)]
+    rules: RulesRecord
+    sandbox_tier: str | None
+    opening: tuple[Annotated[dict[str, Any], BeforeValidator(plain_json)], ...]
+    prompt: _Text
+    turns: tuple[TurnRecord, ...] = ()
+    outcome: OutcomeRecord | None = None
+
+    @property
+    def ended(self) -> EndReason | None:
+        """Why the attempt ended, or None while it goes on."""
+        return None if self.outcome is None else self.outcome.ended
+
+    @property
+    def text(self) -> str:
+        """What the policy saw and wrote, as one text: the prompt, then kept text and observation of each turn."""
+        return self.prompt + "".join(turn.kept + turn.observation for turn in self.turns)
+
+    def to_json(self) -> str:
+        """Returns the attempt as one line of JSON, without the line's end."""
+        return self.model_dump_json()
+
+    @classmethod
+    def from_json(cls, line: str | bytes, *, where: str = "trajectory") -> Trajectory:
+        """Reads one line of JSON.
+
+        Args:
+            line: The line.
+            where: Names the place in the message of an error.
+
+        Raises:
+            TrajectoryError: The line is damaged, or its format version is not known.
+        """
+        try:
+            data = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise TrajectoryError(f"{where}: damaged: not valid JSON: {error}") from error
+        version = data.get("format_version") if isinstance(data, dict) else None
+        if version is None:
+            raise TrajectoryError(f"{where}: not a trajectory: there is no format_version")
+        if version != FORMAT_VERSION:
+            raise TrajectoryError(
+                f"{where}: unknown format_version {version!r:.80}; this release reads {FORMAT_VERSION}; "
+                "read the file with the release that wrote it, or a later one"
+            )
+        try:
+            return cls.model_validate(data)
+        except ValidationError as error:
+            first = error.errors()[0]
+            field = ".".join(map(str, first["loc"]))
+            raise TrajectoryError(f"{where}: damaged: field {field!r}: {first['msg']}") from error
+
+
+def write_jsonl(path: str | os.PathLike[str], trajectories: Trajectory | Iterable[Trajectory]) -> None:
+    """Appends trajectories to a file, one a line; makes the file where there is none.
+
+    Several processes may append to one file: each call locks it and writes whole lines. If the file ends in the middle
+    of a line (a writer was killed), that line is closed first, so that only it is lost.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    import fcntl  # POSIX only, and needed only here
+
+    if isinstance(trajectories, Trajectory):
+        trajectories = [trajectories]
+    lines = "".join(trajectory.to_json() + "\n" for trajectory in trajectories).encode()
+    with Path(path).open("a+b") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        if stream.seek(0, os.SEEK_END) > 0:
+            stream.seek(-1, os.SEEK_END)
+            if stream.read(1) != b"\n":
+                stream.write(b"\n")
+        stream.write(lines)
+
+
+def read_jsonl(path: str | os.PathLike[str]) -> Iterator[Trajectory]:
+    """Yields the trajectories of a file, in order; blank lines are skipped.
+
+    Raises:
+        TrajectoryError: A line is damaged or has an unknown format version. Names the file and the line, from 1.
+        OSError: The file cannot be read.
+    """
+    with Path(path).open("rb") as stream:
+        for number, line in enumerate(stream, start=1):
+            if line.strip():
+                yield Trajectory.from_json(line, where=f"{os.fspath(path)}, line {number}")
