@@ -61,7 +61,7 @@ def assert_at_rest(sandbox: Sandbox) -> None:
     wait_until(lambda: len(host._children) == len(host._idle), "ended children are forgotten")
     assert host._zygote is not None
     wait_until(
-        lambda: sorted(children_of(host._zygote.pid)) == sorted(child.pid for child in host._children.values()),
+        lambda: sorted(children_of(host._zygote.pid)) == sorted(child.pid for child in list(host._children.values())),
         "the zygote has exactly the children that the host knows",
     )
 

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -163,27 +164,34 @@ def highest_descriptor() -> int:
     return max(int(fd) for fd in os.listdir("/proc/self/fd"))
 
 
-def _run_in_worker(sandbox: Sandbox, queue) -> None:
-    results = [sandbox.run(f"print({i})").stdout for i in range(3)]
-    zygote = sandbox._host._zygote.pid
-    sandbox.close()
-    queue.put((results, zygote))
-
-
 class TestOtherProcesses:
-    @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-    def test_a_worker_gets_a_zygote_of_its_own(self, tier, make_sandbox, method):
+    def test_a_forked_worker_gets_a_zygote_of_its_own(self, tier, make_sandbox):
         sandbox = make_sandbox(tier=tier)
         assert sandbox.run("print(1)").stdout == "1\n"
-        context = multiprocessing.get_context(method)
-        queue = context.Queue()
-        worker = context.Process(target=_run_in_worker, args=(sandbox, queue))
+        mine = sandbox._host._zygote.pid
+        context = multiprocessing.get_context("fork")
+        queue = context.SimpleQueue()
+
+        def work():
+            outputs = [sandbox.run(f"print({i})").stdout for i in range(3)]
+            queue.put((outputs, sandbox._host._zygote.pid))
+            sandbox.close()
+
+        worker = context.Process(target=work)
         worker.start()
-        results, zygote = queue.get(timeout=60)
-        worker.join(30)
-        assert (results, worker.exitcode) == (["0\n", "1\n", "2\n"], 0)
-        assert zygote != sandbox._host._zygote.pid
+        worker.join(60)
+        outputs, zygote = queue.get()
+        assert (outputs, worker.exitcode) == (["0\n", "1\n", "2\n"], 0)
+        assert zygote != mine == sandbox._host._zygote.pid
         assert sandbox.run("print(2)").stdout == "2\n"
+
+    @pytest.mark.parametrize("method", ["spawn", "forkserver"])
+    def test_a_started_worker_makes_its_own(self, tier, make_sandbox, method):
+        sandbox = make_sandbox(tier=tier)
+        with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context(method)) as pool:
+            futures = [pool.submit(Sandbox.run, sandbox, f"print({i})") for i in range(4)]
+            assert [future.result(60).stdout for future in futures] == ["0\n", "1\n", "2\n", "3\n"]
+        assert sandbox.run("print(4)").stdout == "4\n"
 
     def test_a_forked_worker_that_only_exits_disturbs_nothing(self, tier, make_sandbox):
         sandbox = make_sandbox(tier=tier)

@@ -1,0 +1,48 @@
+# retool_env: what a developer or a curious visitor does most. `make help` lists it.
+#
+# PYTHON=/path/to/python3.12 picks the interpreter; VENV=folder puts the virtual environment elsewhere.
+# PYTEST_ARGS="-k reward" is handed to pytest; DEMO_ARGS="-n 8 --protocol tool_calls" to `retool demo`.
+
+SHELL := /bin/bash
+VENV ?= .venv
+PYTHON ?=
+PYTEST_ARGS ?=
+DEMO_ARGS ?=
+SETUP := scripts/setup.sh "$(VENV)"
+
+.DEFAULT_GOAL := help
+.PHONY: help demo doctor test lint format clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
+
+demo:  ## run 64 built-in problems through a policy and the sandbox, and print a table
+	@$(SETUP) data,rollout "$(PYTHON)"
+	@"$(VENV)/bin/retool" demo -n 64 $(DEMO_ARGS)
+
+doctor:  ## say which sandbox tier this machine can run, and what a better one needs
+	@$(SETUP) data,rollout "$(PYTHON)"
+	@"$(VENV)/bin/retool" doctor
+
+# The pytest script and not `python -m pytest`: the latter puts the repository, and with it `tests`, on sys.path.
+test:  ## run the whole core test suite
+	@$(SETUP) test "$(PYTHON)"
+	@"$(VENV)/bin/pytest" $(PYTEST_ARGS)
+
+lint:  ## ruff (lint and format) and mypy, as CI runs them
+	@$(SETUP) dev "$(PYTHON)"
+	@status=0; \
+	"$(VENV)/bin/ruff" check . || status=1; \
+	"$(VENV)/bin/ruff" format --check . || status=1; \
+	"$(VENV)/bin/mypy" || status=1; \
+	exit $$status
+
+format:  ## let ruff mend what it can
+	@$(SETUP) dev "$(PYTHON)"
+	@"$(VENV)/bin/ruff" check --fix .
+	@"$(VENV)/bin/ruff" format .
+
+clean:  ## remove the virtual environment, caches and build outputs; runs/ stays
+	@if [ -e "$(VENV)/pyvenv.cfg" ]; then rm -rf -- "$(VENV)"; fi
+	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find retool_env adapters benchmarks tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,121 @@
+"""The ``retool`` command: ``retool demo`` runs problems end to end, ``retool doctor`` looks at the machine.
+
+Exit codes: 0 it worked; 1 something failed (an attempt raised, no sandbox tier works); 2 the command was called
+wrongly; 130 interrupted with Ctrl-C. The table goes to standard output, progress and messages to standard error.
+
+This is the only place of the package that reads environment variables (``OPENAI_API_KEY``).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from retool_env.errors import ConfigurationError, ProblemError, ReToolError
+
+# Tracebacks with local variables would show an API key.
+app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_show_locals=False)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        import retool_env
+
+        typer.echo(f"retool_env {retool_env.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+) -> None:
+    """The environment side of ReTool: a sandboxed Python tool, maths grading and a tool-aware reward."""
+
+
+@app.command()
+def demo(
+    n: Annotated[int, typer.Option("-n", "--n", min=1, help="Number of problems.")] = 64,
+    seed: Annotated[int, typer.Option(help="Fixes the built-in problems and what the scripted policy does.")] = 0,
+    problems: Annotated[
+        Path | None, typer.Option(help="A JSONL file to take the problems from.", show_default="built-in problems")
+    ] = None,
+    protocol: Annotated[str, typer.Option(help="code_tags, tool_calls or markdown.")] = "code_tags",
+    reward: Annotated[str, typer.Option(help="tool_aware, paper, verl or accuracy.")] = "tool_aware",
+    tier: Annotated[str, typer.Option(help="Sandbox tier: auto, nsjail or landlock; none isolates nothing.")] = "auto",
+    timeout_s: Annotated[float, typer.Option(min=0.1, help="Seconds a block of code may run.")] = 5.0,
+    concurrency: Annotated[int, typer.Option(min=1, help="Attempts that run at the same time.")] = 16,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="A new file for the trajectories.", show_default="runs/demo-TIME/trajectories.jsonl"),
+    ] = None,
+    base_url: Annotated[
+        str | None, typer.Option(help="Use the model behind this OpenAI-compatible server, e.g. http://host:8000/v1.")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="The model's name on that server.")] = None,
+    api_key: Annotated[
+        str | None, typer.Option(envvar="OPENAI_API_KEY", help="The server's key, if it wants one.", show_default=False)
+    ] = None,
+    temperature: Annotated[float, typer.Option(min=0.0, help="Sampling temperature of the model.")] = 1.0,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Most tokens the model may write in one turn.")] = 4096,
+    continue_turn: Annotated[
+        bool,
+        typer.Option(help="Ask the server to continue the model's turn; off for servers that ignore the request."),
+    ] = True,
+) -> None:
+    """Runs problems through a policy, concurrently, with a real sandbox; prints a table and writes the trajectories.
+
+    Without --base-url the policy is a script that knows the built-in problems: it exercises the environment and says
+    nothing about any model.
+    """
+    from retool_env.cli_demo import DemoOptions, ServerOptions, run
+
+    errors = Console(stderr=True)
+    server = None
+    if base_url is not None and model is not None:
+        server = ServerOptions(base_url, model, api_key, temperature, max_tokens, continue_turn)
+    elif base_url is not None or model is not None:
+        raise typer.BadParameter("--base-url and --model go together: give both, or neither for the scripted policy")
+    options = DemoOptions(
+        n=n, seed=seed, problems=problems, protocol=protocol, reward=reward, tier=tier,
+        timeout_s=timeout_s, concurrency=concurrency, out=out, server=server,
+    )  # fmt: skip
+    try:
+        code = run(options, Console(), errors)
+    except KeyboardInterrupt:
+        errors.print("interrupted", style="yellow")
+        raise typer.Exit(130) from None
+    except (ConfigurationError, ProblemError) as error:
+        _complain(errors, error)
+        raise typer.Exit(2) from None
+    except ReToolError as error:
+        _complain(errors, error)
+        raise typer.Exit(1) from None
+    raise typer.Exit(code)
+
+
+@app.command()
+def doctor() -> None:
+    """Says which sandbox tier this machine gets and why, and what to install for a better one."""
+    from retool_env.cli_doctor import show
+    from retool_env.sandbox.doctor import examine
+
+    raise typer.Exit(show(examine(), Console()))
+
+
+def _complain(console: Console, error: Exception) -> None:
+    console.print("error:", style="bold red", end=" ")
+    console.print(str(error), markup=False, highlight=False)
+
+
+def main() -> None:
+    """Entry point of the console script ``retool``."""
+    app()
+
+
+if __name__ == "__main__":
+    main()

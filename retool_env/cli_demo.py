@@ -1,0 +1,225 @@
+"""What ``retool demo`` does between the command line and the engine room: choose, run, show.
+
+The engine room is ``retool_env.demo``; here are the problems and the policy that the options ask for, the place of the
+trajectories, the progress bar and the table.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from retool_env.errors import ConfigurationError
+from retool_env.protocol.observation import clean
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+
+    from retool_env.demo import DemoSummary
+    from retool_env.problems import Problem
+    from retool_env.rollout import TextPolicy
+
+_MAX_FAILURES_SHOWN: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """The chat server that takes the scripted policy's place.
+
+    Attributes:
+        base_url: Root of its OpenAI-compatible API, with the version (``http://host:8000/v1``).
+        model: The model's name there.
+        api_key: Its key, or None for a server that wants none.
+        temperature: Sampling temperature.
+        max_tokens: Most tokens of one turn.
+        continue_turn: Ask the server to continue the model's own turn after an output (see ``ChatPolicy``).
+    """
+
+    base_url: str
+    model: str
+    api_key: str | None
+    temperature: float
+    max_tokens: int
+    continue_turn: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DemoOptions:
+    """What the command line asked for.
+
+    Attributes:
+        n: Number of problems.
+        seed: Of the built-in problems and the scripted policy.
+        problems: A JSONL file, or None for the built-in problems.
+        protocol: Name of the protocol.
+        reward: Name of the reward table.
+        tier: Name of the sandbox tier.
+        timeout_s: Seconds a block of code may run.
+        concurrency: Attempts at the same time.
+        out: File for the trajectories, or None for a new folder below ``runs/``.
+        server: The chat server to use, or None for the scripted policy.
+    """
+
+    n: int
+    seed: int
+    problems: Path | None
+    protocol: str
+    reward: str
+    tier: str
+    timeout_s: float
+    concurrency: int
+    out: Path | None
+    server: ServerOptions | None
+
+
+def run(options: DemoOptions, console: Console, errors: Console) -> int:
+    """Runs the demo and prints its table.
+
+    Args:
+        options: What to run.
+        console: For the table.
+        errors: For the progress bar and messages.
+
+    Returns:
+        0, or 1 if an attempt raised.
+
+    Raises:
+        ConfigurationError: An option has a value that cannot work.
+        ProblemError: The file of problems is not good.
+        ReToolError: The sandbox tier cannot run here, or an optional package is missing.
+        KeyboardInterrupt: Interrupted; the message about what was written has been printed.
+    """
+    problems = _problems(options)
+    policy = _policy(options)
+    out = place(options.out)
+    console.print(Text.assemble(("policy  ", "bold"), clean(policy.describe())), soft_wrap=True)
+    try:
+        summary = asyncio.run(_run(options, problems, policy, out, errors))
+    except KeyboardInterrupt:
+        if out.exists():
+            errors.print(f"what was finished before the interrupt is in {out}", markup=False, highlight=False)
+        raise
+    finally:
+        if options.out is None and not out.exists():
+            out.parent.rmdir()  # nothing came of it, so no empty folder stays
+    console.print(_table(summary.rows()))
+    console.print(Text.assemble(("trajectories  ", "bold"), str(out)), soft_wrap=True)
+    return _report_failures(summary, errors)
+
+
+def place(out: Path | None, root: Path = Path("runs")) -> Path:
+    """Chooses the file for the trajectories and makes its folder; never one that exists already.
+
+    Args:
+        out: The file asked for, or None for a new folder below ``root`` named after the time.
+        root: Parent of the new folders.
+
+    Returns:
+        A path at which there is no file.
+
+    Raises:
+        ConfigurationError: ``out`` exists, or its folder cannot be made.
+    """
+    if out is None:
+        stamp = time.strftime("demo-%Y%m%d-%H%M%S")
+        for number in range(1, 1000):
+            folder = root / (stamp if number == 1 else f"{stamp}-{number}")
+            try:
+                folder.mkdir(parents=True)
+            except FileExistsError:
+                continue  # another demo started in the same second
+            except OSError as error:
+                raise ConfigurationError(f"cannot make {folder}: {error.strerror}; choose a file with --out") from error
+            return folder / "trajectories.jsonl"
+        raise ConfigurationError(f"{root / stamp} and 999 others exist; choose a file with --out")
+    if out.is_dir():
+        raise ConfigurationError(f"--out {out} is a folder; name a file in it")
+    if out.exists():
+        raise ConfigurationError(f"--out {out} exists; choose another file, or remove that one first")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigurationError(f"--out {out}: {error.strerror}; choose another file") from error
+    return out
+
+
+def _problems(options: DemoOptions) -> Sequence[Problem]:
+    if options.problems is None:
+        from retool_env.problems import builtin_problems
+
+        return builtin_problems(options.n, options.seed)
+    from retool_env.problems import load_jsonl
+
+    return load_jsonl(options.problems, limit=options.n)
+
+
+def _policy(options: DemoOptions) -> TextPolicy:
+    server = options.server
+    if server is None:
+        from retool_env.rollout import ScriptedSolver
+
+        return ScriptedSolver(seed=options.seed)
+    from retool_env.rollout import ChatPolicy
+
+    return ChatPolicy(
+        base_url=server.base_url,
+        model=server.model,
+        api_key=server.api_key,
+        temperature=server.temperature,
+        max_tokens=server.max_tokens,
+        continue_turn=server.continue_turn,
+    )
+
+
+async def _run(
+    options: DemoOptions, problems: Sequence[Problem], policy: TextPolicy, out: Path, errors: Console
+) -> DemoSummary:
+    from retool_env.demo import run_demo
+
+    columns = (SpinnerColumn(), TextColumn("attempts"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as progress:
+        task = progress.add_task("attempts", total=len(problems))
+        try:
+            return await run_demo(
+                problems,
+                policy,
+                protocol=options.protocol,
+                reward=options.reward,
+                tier=options.tier,
+                timeout_s=options.timeout_s,
+                concurrency=options.concurrency,
+                out=out,
+                progress=lambda: progress.advance(task),
+            )
+        finally:
+            await policy.aclose()
+
+
+def _table(rows: Sequence[tuple[str, str]]) -> Table:
+    table = Table(show_header=False)
+    table.add_column(style="bold")
+    table.add_column()
+    for name, value in rows:
+        table.add_row(Text(name), Text(value))
+    return table
+
+
+def _report_failures(summary: DemoSummary, errors: Console) -> int:
+    """Lists the attempts that raised; returns the exit code."""
+    if not summary.failures:
+        return 0
+    errors.print(Text(f"{len(summary.failures)} of {summary.attempts} attempts failed; the first ones:", style="red"))
+    for failure in summary.failures[:_MAX_FAILURES_SHOWN]:
+        # What a server says comes from outside: no control character of it may reach the terminal.
+        said = clean(f"{type(failure.error).__name__}: {failure.error}")
+        errors.print(Text(f"  {failure.problem_id}: {said}"), soft_wrap=True)
+    return 1
