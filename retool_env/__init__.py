@@ -2,6 +2,11 @@
 
 A policy writes text; blocks of Python in it run in a sandbox; a final answer is graded and paid. Importing this package
 registers ``ReTool-v0`` with gymnasium and imports nothing heavy: the names below are loaded when they are first used.
+
+Problems from a file whose columns have unusual names::
+
+    problems = retool_env.load_jsonl("aime.jsonl", question="Problem", answer="Integer Answer")
+    env = gymnasium.make("ReTool-v0", problems=problems)
 """
 
 from __future__ import annotations
@@ -19,7 +24,7 @@ if TYPE_CHECKING:
     from retool_env.episode import Episode
     from retool_env.errors import ReToolError
     from retool_env.outcome import Outcome
-    from retool_env.problems import Problem, load_problems
+    from retool_env.problems import BuiltinProblems, Problem, builtin_problems, load_jsonl, load_problems
     from retool_env.protocol import (
         Action,
         Answer,
@@ -39,6 +44,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Action",
     "Answer",
+    "BuiltinProblems",
     "EndReason",
     "Ended",
     "Episode",
@@ -63,6 +69,8 @@ __all__ = [
     "ToolResult",
     "Trajectory",
     "__version__",
+    "builtin_problems",
+    "load_jsonl",
     "load_problems",
     "read_jsonl",
     "register_protocol",
@@ -77,7 +85,7 @@ _MODULES: Final = {
     "episode": ("Episode",),
     "errors": ("ReToolError",),
     "outcome": ("Outcome",),
-    "problems": ("Problem", "load_problems"),
+    "problems": ("BuiltinProblems", "Problem", "builtin_problems", "load_jsonl", "load_problems"),
     "protocol": (
         "Action",
         "Answer",

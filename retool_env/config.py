@@ -46,8 +46,9 @@ class EpisodeConfig(BaseModel):
         max_tool_calls: Tool calls that may run, of all tools together.
         max_action_chars: Longest turn; what is longer is cut there and counts as cut by length. The default is twice
             the usual four characters a token over the paper's 16384 tokens a response: only a runaway turn meets it.
-        max_observation_chars: Characters kept of each result, as head, marker and tail. By default 1024: digits cost
-            up to a token a character, so 16 results then fit the paper's 16384 tokens. (Its own evaluation keeps 400.)
+        max_observation_chars: Characters shown of each result, without the protocol's wrapper: all of it, or its head,
+            a note of how much is missing, and its tail. By default 1024: digits cost up to a token a character, so 16
+            results then fit the paper's 16384 tokens. (Its own evaluation keeps 400.)
         on_no_action: What a turn with neither code nor answer does: ``"end"`` the attempt, or give ``"feedback"``.
         max_no_action: How many times such feedback is given; the next such turn ends the attempt.
         require_box: An answer that is not in a ``\boxed{}`` is wrong by its format.
@@ -121,12 +122,18 @@ class EpisodeConfig(BaseModel):
 
     @property
     def limits(self) -> Limits:
-        """The limits a prompt may state."""
+        """The limits a prompt may state.
+
+        In the last turn nothing runs; where a turn makes one call at most, fewer calls than turns can run.
+        """
+        possible = self.max_tool_calls
+        if get_protocol(self.protocol).one_call or self.max_turns == 1:
+            possible = min(possible, self.max_turns - 1)
         return Limits(
             timeout_s=self.timeout_s,
             memory_mb=self.memory_mb,
             max_turns=self.max_turns,
-            max_tool_calls=self.max_tool_calls,
+            max_tool_calls=possible,
             max_observation_chars=self.max_observation_chars,
         )
 

@@ -34,7 +34,7 @@ from retool_env.config import EpisodeOptions
 from retool_env.driver import TurnWork, adrive, drive
 from retool_env.env_options import InvalidOptionError, checked_options, episode_config, sandbox_config
 from retool_env.episode import Episode
-from retool_env.errors import ConfigurationError
+from retool_env.errors import ConfigurationError, ProblemError
 from retool_env.problem_order import ProblemOrder
 from retool_env.problems import Problem, load_problems
 from retool_env.protocol.base import Action, EndReason, Finish, Observation
@@ -92,6 +92,10 @@ class ReToolEnv(gymnasium.Env[str, str]):
     Wrong use is gymnasium's kind of error: ``ResetNeeded`` (step before reset, or after the end), ``InvalidAction`` (an
     action that is not a string), ``InvalidOptionError`` (also a ``ConfigurationError``), ``ClosedEnvironmentError``.
 
+    ``gymnasium.make_vec`` works with ``vectorization_mode="sync"``. ``"async"`` needs
+    ``vector_kwargs={"shared_memory": False}``: shared memory would lose every character that is not printable ASCII, so
+    it is refused.
+
     A copy or an unpickled environment shares a sandbox that was given, and makes its own where this one does.
     """
 
@@ -134,7 +138,7 @@ class ReToolEnv(gymnasium.Env[str, str]):
             self.problems: Sequence[Problem] = load_problems(problems)
         self._order = ProblemOrder(len(self.problems))
         self.action_space = UnicodeText(self.config.max_action_chars)
-        # A turn may make as many calls as are allowed, and neutralising may lengthen what is kept of each result.
+        # A turn may make as many calls as are allowed, and the protocol wraps what is shown of each result.
         self.observation_space = UnicodeText(
             _MAX_PROMPT_CHARS + 4 * self.config.max_observation_chars * max(1, self.config.max_tool_calls)
         )
@@ -182,6 +186,7 @@ class ReToolEnv(gymnasium.Env[str, str]):
 
         Raises:
             InvalidOptionError: The options are not understood.
+            ProblemError: The problem's prompt is longer than an observation can be (2^20 characters).
             gymnasium.error.ClosedEnvironmentError: The environment was closed.
         """
         with self._exclusive("reset"):
@@ -294,7 +299,14 @@ class ReToolEnv(gymnasium.Env[str, str]):
 
     def _open(self, problem: Problem) -> tuple[str, Info]:
         with checked_options():
-            self._episode = Episode(problem, self.config)
+            episode = Episode(problem, self.config)
+        length = len(episode.prompt())
+        if length > _MAX_PROMPT_CHARS:
+            raise ProblemError(
+                f"problem {problem.id!r:.80}: its prompt has {length} characters, and observation_space ends at "
+                f"{_MAX_PROMPT_CHARS}; shorten the question (or the prompt template), or leave the problem out"
+            )
+        self._episode = episode
         self._recorder = Recorder(self._episode)
         self._sandbox_tier = None
         self.last_execution = None

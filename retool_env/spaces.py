@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import string
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import numpy as np
+from gymnasium.error import CustomSpaceError
 from gymnasium.spaces import Text
+from gymnasium.vector.utils import create_shared_memory
 
 _SAMPLE_CHARSET: Final = string.ascii_letters + string.digits + string.punctuation + " \n"
 _SAMPLE_LENGTH: Final = 256
@@ -18,6 +20,8 @@ class UnicodeText(Text):
     gymnasium's ``Text`` holds only strings over a charset. A policy writes any Unicode, so here the charset (printable
     ASCII and the newline) serves only to sample; ``contains`` asks for a string of at most ``max_length`` characters.
     Samples are short (at most 256 characters): noise of the full length would only cost time.
+
+    It has no place in shared memory: ``AsyncVectorEnv`` wants ``shared_memory=False``, and says so.
     """
 
     def __init__(self, max_length: int, *, seed: int | np.random.Generator | None = None):
@@ -53,3 +57,16 @@ class UnicodeText(Text):
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, UnicodeText) and self.max_length == other.max_length
+
+
+@create_shared_memory.register(UnicodeText)
+def _refuse_shared_memory(space: UnicodeText, n: int = 1, ctx: Any = None) -> NoReturn:
+    """Keeps ``Text``'s shared memory away, which drops every character outside the charset without a word.
+
+    Raises:
+        CustomSpaceError: Always. gymnasium's ``AsyncVectorEnv`` (1.1 to 1.4) turns it into advice to the user.
+    """
+    raise CustomSpaceError(
+        f"{space} holds any Unicode text and cannot be put into shared memory: pass shared_memory=False "
+        "(gymnasium.make_vec: vector_kwargs={'shared_memory': False})"
+    )

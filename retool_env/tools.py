@@ -14,8 +14,9 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
+from retool_env.arguments import check_schema, find_fault, make_validator
 from retool_env.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -45,10 +46,19 @@ class ToolResult:
     Attributes:
         text: Shown to the policy, after cleaning and clipping.
         is_error: The tool failed; the text says how.
+
+    Raises:
+        TypeError: The text is not a ``str``, or ``is_error`` not a ``bool``.
     """
 
     text: str
     is_error: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.text, str):
+            raise TypeError(f"ToolResult.text: must be a str, got {type(self.text).__name__}")
+        if not isinstance(self.is_error, bool):
+            raise TypeError(f"ToolResult.is_error: must be a bool, got {type(self.is_error).__name__}")
 
 
 ToolFunction = Callable[..., str | ToolResult | Awaitable[str | ToolResult]]
@@ -61,9 +71,11 @@ class Tool:
     Attributes:
         name: What the policy calls it.
         description: Shown to the policy in the tool schema.
-        parameters: JSON schema (an object) of the arguments.
-        function: Called with the arguments as keywords; sync or async; returns text or a ``ToolResult``. An exception
-            it raises becomes an error result for the policy. None only for ``code_interpreter``.
+        parameters: JSON schema (draft 2020-12, an object) of the arguments. References must be to parts of it. Avoid
+            a ``pattern`` that backtracks exponentially, such as ``^(a+)+$``: the policy writes what it is tried on.
+        function: Called with the arguments as keywords; sync or async; returns text or a ``ToolResult``, and anything
+            else is turned into text. An exception it raises becomes an error result for the policy. None only for
+            ``code_interpreter``.
     """
 
     name: str
@@ -81,9 +93,7 @@ class Tool:
 
     @cached_property
     def _validator(self) -> Validator:
-        from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
-
-        return Draft202012Validator(self.parameters)
+        return make_validator(self.parameters)
 
     def schema(self) -> dict[str, Any]:
         """Returns the tool in the form chat templates take (OpenAI's ``{"type": "function", ...}``)."""
@@ -92,21 +102,7 @@ class Tool:
 
     def check(self, arguments: object) -> str | None:
         """Returns what is wrong with the arguments, in words for the policy, or None."""
-        if not isinstance(arguments, dict):
-            return "arguments must be a JSON object"
-        error = next(self._validator.iter_errors(arguments), None)
-        if error is None:
-            return None
-        where = ".".join(str(part) for part in error.path)
-        if error.validator == "required":
-            missing = next((name for name in error.validator_value if name not in error.instance), "?")
-            return f"missing argument: {where + '.' if where else ''}{missing}"
-        if error.validator == "type":
-            kinds = (
-                error.validator_value if isinstance(error.validator_value, str) else " or ".join(error.validator_value)
-            )
-            return f"argument {where} must be a {kinds}"
-        return f"argument {where}: {error.message[:200]}" if where else error.message[:200]
+        return find_fault(self._validator, arguments)
 
 
 class ToolRegistry:
@@ -122,7 +118,7 @@ class ToolRegistry:
             code_description: Description of ``code_interpreter`` in the schema; an episode states its limits here.
 
         Raises:
-            ConfigurationError: Two tools share a name, or a schema is not a valid JSON schema of an object.
+            ConfigurationError: As ``add``.
         """
         self._tools: dict[str, Tool] = {
             CODE_INTERPRETER: Tool(CODE_INTERPRETER, code_description, CODE_SCHEMA, function=None)
@@ -134,21 +130,14 @@ class ToolRegistry:
         """Adds a user's tool.
 
         Raises:
-            ConfigurationError: The name is taken, there is no callable, or the schema is not valid.
+            ConfigurationError: The name is taken, there is no callable, or the schema is not a valid JSON schema of an
+                object, or refers (``$ref``) to something that is not in it.
         """
         if tool.name in self._tools:
             raise ConfigurationError(f"tools: there is already a tool called {tool.name!r}; choose another name")
         if not callable(tool.function):
             raise ConfigurationError(f"tools: {tool.name!r} needs a callable `function`, got {tool.function!r}")
-        from jsonschema import Draft202012Validator
-        from jsonschema.exceptions import SchemaError  # type: ignore[import-untyped]
-
-        try:
-            Draft202012Validator.check_schema(dict(tool.parameters))
-        except SchemaError as error:
-            raise ConfigurationError(f"tools: the schema of {tool.name!r} is not valid: {error.message}") from error
-        if tool.parameters.get("type") != "object":
-            raise ConfigurationError(f'tools: the schema of {tool.name!r} must have "type": "object"')
+        check_schema(tool.parameters, f"tools: the schema of {tool.name!r}")
         self._tools[tool.name] = tool
 
     def __contains__(self, name: object) -> bool:
@@ -187,35 +176,29 @@ class ToolRegistry:
         Raises:
             ConfigurationError: The call is for ``code_interpreter``, which only the sandbox runs.
         """
-        function = self._function(call)
-        try:
-            value = function(**call.arguments)
-            if inspect.isawaitable(value):
-                return _in_thread(lambda: asyncio.run(_settled(value)))
-        except Exception as error:  # a user's tool may raise anything; the policy is told, the episode goes on
-            return _failure(error)
-        return _as_result(value)
+        value = _begin(self._function(call), call.arguments)
+        if isinstance(value, ToolResult):
+            return value
+        context = contextvars.copy_context()
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(context.run, asyncio.run, _in_task(value)).result()
 
     async def acall(self, call: ToolCall) -> ToolResult:
         """Runs a user's tool without blocking the event loop; whatever it raises becomes an error result.
 
         A sync tool runs in a thread of its own, so that one that hangs holds up nobody else. It cannot be cancelled:
-        when this call is, the tool's thread goes on to its end.
+        when this call is, the tool's thread goes on to its end. An async tool runs in a task of its own, which is
+        cancelled with this call and waited for.
 
         Raises:
             ConfigurationError: The call is for ``code_interpreter``, which only the sandbox runs.
         """
         function = self._function(call)
-        try:
-            if inspect.iscoroutinefunction(function):
-                value = await function(**call.arguments)
-            else:
-                value = await _in_thread_async(function, call.arguments)
-                if inspect.isawaitable(value):
-                    value = await value
-        except Exception as error:  # as in ``call``
-            return _failure(error)
-        return _as_result(value)
+        if inspect.iscoroutinefunction(function):
+            value = _begin(function, call.arguments)
+        else:
+            value = await _in_thread(function, call.arguments)
+        return value if isinstance(value, ToolResult) else await _in_task(value)
 
     def _function(self, call: ToolCall) -> ToolFunction:
         function = self._tools[call.name].function
@@ -224,31 +207,62 @@ class ToolRegistry:
         return function
 
 
-_T = TypeVar("_T")
+# Nothing that a tool raises may get into a future: a StopIteration there is never delivered, and a CancelledError looks
+# like a cancellation of whoever waits. So it is caught where the tool runs. Only KeyboardInterrupt and SystemExit go
+# through: they are meant for the whole process.
 
 
-async def _settled(value: Awaitable[str | ToolResult]) -> ToolResult:
-    return _as_result(await value)
+def _begin(function: ToolFunction, arguments: Mapping[str, Any]) -> ToolResult | Awaitable[object]:
+    """Calls a tool. Returns its result, or what must be awaited for it."""
+    try:
+        value = function(**arguments)
+        return value if inspect.isawaitable(value) else _as_result(value)
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
+        return _failure(error)
+
+
+async def _end(value: Awaitable[object]) -> ToolResult:
+    try:
+        return _as_result(await value)
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
+        return _failure(error)
+
+
+async def _in_task(value: Awaitable[object]) -> ToolResult:
+    """Awaits a tool in a task of its own: what cancels that task is the tool, what cancels this one is the caller."""
+    task = asyncio.ensure_future(_end(value))
+    try:
+        await asyncio.wait({task})
+    except asyncio.CancelledError:
+        task.cancel()
+        await asyncio.wait({task})
+        raise
+    if task.cancelled():  # it cancelled itself and never waited again
+        return ToolResult("CancelledError", is_error=True)
+    return task.result()
+
+
+async def _in_thread(function: ToolFunction, arguments: Mapping[str, Any]) -> ToolResult | Awaitable[object]:
+    thread = ThreadPoolExecutor(1)
+    context = contextvars.copy_context()
+    try:
+        return await asyncio.get_running_loop().run_in_executor(thread, context.run, _begin, function, arguments)
+    finally:
+        thread.shutdown(wait=False)
 
 
 def _as_result(value: object) -> ToolResult:
     return value if isinstance(value, ToolResult) else ToolResult(str(value))
 
 
-def _failure(error: Exception) -> ToolResult:
-    return ToolResult(f"{type(error).__name__}: {error}", is_error=True)
-
-
-def _in_thread(function: Callable[[], _T]) -> _T:
-    context = contextvars.copy_context()
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(lambda: context.run(function)).result()
-
-
-async def _in_thread_async(function: Callable[..., _T], keywords: Mapping[str, Any]) -> _T:
-    thread = ThreadPoolExecutor(1)
-    context = contextvars.copy_context()
+def _failure(error: BaseException) -> ToolResult:
     try:
-        return await asyncio.get_running_loop().run_in_executor(thread, lambda: context.run(function, **keywords))
-    finally:
-        thread.shutdown(wait=False)
+        text = str(error)
+    except Exception:  # the message is the tool's code, too
+        text = "its message cannot be shown"
+    name = type(error).__name__
+    return ToolResult(f"{name}: {text}" if text else name, is_error=True)

@@ -6,15 +6,18 @@ with a new version.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import warnings
 from collections.abc import Iterable, Iterator
+from io import FileIO
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from retool_env.errors import TrajectoryError
+from retool_env.errors import ConfigurationError, TrajectoryError
 from retool_env.plain import plain_json, plain_text
 from retool_env.problems.problem import Problem
 from retool_env.protocol.base import EndReason, Finish
@@ -226,34 +229,67 @@ class Trajectory(_Record):
 def write_jsonl(path: str | os.PathLike[str], trajectories: Trajectory | Iterable[Trajectory]) -> None:
     """Appends trajectories to a file, one a line; makes the file where there is none.
 
-    Several processes may append to one file: each call locks it and writes whole lines. If the file ends in the middle
-    of a line (a writer was killed), that line is closed first, so that only it is lost.
+    Several processes may append to one file: each call locks it and writes whole lines, all of them or none. If the
+    file ends in the middle of a line (a writer was killed), that line is closed first, so that only it is lost.
 
     Raises:
-        OSError: The file cannot be written.
+        OSError: The file cannot be written. It is then as it was before.
     """
     import fcntl  # POSIX only, and needed only here
 
     if isinstance(trajectories, Trajectory):
         trajectories = [trajectories]
     lines = "".join(trajectory.to_json() + "\n" for trajectory in trajectories).encode()
-    with Path(path).open("a+b") as stream:
+    # Without a buffer, which would try again to write what is left in it when the file is closed.
+    with Path(path).open("a+b", buffering=0) as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
-        if stream.seek(0, os.SEEK_END) > 0:
+        length = stream.seek(0, os.SEEK_END)
+        if length > 0:
             stream.seek(-1, os.SEEK_END)
             if stream.read(1) != b"\n":
-                stream.write(b"\n")
-        stream.write(lines)
+                lines = b"\n" + lines
+        try:
+            _write_all(stream, lines)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                stream.truncate(length)
+            raise
 
 
-def read_jsonl(path: str | os.PathLike[str]) -> Iterator[Trajectory]:
+def read_jsonl(path: str | os.PathLike[str], on_damaged: Literal["raise", "skip"] = "raise") -> Iterator[Trajectory]:
     """Yields the trajectories of a file, in order; blank lines are skipped.
 
+    Args:
+        path: The file.
+        on_damaged: What to do at a line that is damaged or has an unknown format version: ``"raise"``, or ``"skip"`` it
+            with a ``UserWarning`` for each such line.
+
     Raises:
-        TrajectoryError: A line is damaged or has an unknown format version. Names the file and the line, from 1.
+        TrajectoryError: There is such a line. Names the file and the line, from 1.
+        ConfigurationError: ``on_damaged`` is not one of the two words.
         OSError: The file cannot be read.
     """
-    with Path(path).open("rb") as stream:
+    if on_damaged not in ("raise", "skip"):
+        raise ConfigurationError(f"on_damaged: must be 'raise' or 'skip', got {on_damaged!r}")
+    return _read(Path(path), skip=on_damaged == "skip")
+
+
+def _read(path: Path, skip: bool) -> Iterator[Trajectory]:
+    with path.open("rb") as stream:
         for number, line in enumerate(stream, start=1):
-            if line.strip():
-                yield Trajectory.from_json(line, where=f"{os.fspath(path)}, line {number}")
+            if not line.strip():
+                continue
+            try:
+                trajectory = Trajectory.from_json(line, where=f"{path}, line {number}")
+            except TrajectoryError as error:
+                if not skip:
+                    raise
+                warnings.warn(f"skipped: {error}", stacklevel=2)
+            else:
+                yield trajectory
+
+
+def _write_all(stream: FileIO, data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[stream.write(left) :]

@@ -2,7 +2,6 @@
 
 import asyncio
 import copy
-import json
 import pickle
 import warnings
 from collections.abc import Iterator
@@ -13,7 +12,6 @@ from typing import Any, get_type_hints
 import gymnasium
 import pytest
 from gymnasium.error import (
-    AlreadyPendingCallError,
     ClosedEnvironmentError,
     InvalidAction,
     ResetNeeded,
@@ -27,7 +25,6 @@ from retool_env.env_options import InvalidOptionError
 from retool_env.errors import ConfigurationError, ProblemError, RewardError, SandboxClosedError
 from retool_env.problems import Problem
 from retool_env.sandbox import ExecutionResult, ExecutionStatus, Sandbox, SandboxConfig
-from retool_env.tools import Tool, ToolResult
 
 PROBLEMS = [Problem(id=f"p{n}", question=f"What is {n} * 7?", answer=str(n * 7)) for n in range(10)]
 ANSWER = "<answer>\\boxed{42}</answer>"
@@ -50,10 +47,6 @@ KEYS = {
 
 def code(source: str) -> str:
     return f"<code>\n```python\n{source}\n```\n</code>"
-
-
-def call(name: str, **arguments: Any) -> str:
-    return "<tool_call>\n" + json.dumps({"name": name, "arguments": arguments}) + "\n</tool_call>"
 
 
 @pytest.fixture(scope="module")
@@ -299,6 +292,18 @@ def test_a_gold_that_cannot_be_parsed_is_an_error_at_reset(env: ReToolEnv) -> No
         env.reset(options={"problem": Problem(id="bad", question="?", answer="\\frac{")})
 
 
+def test_a_prompt_too_long_for_the_space_is_an_error_and_changes_nothing(env: ReToolEnv) -> None:
+    prompt, _ = env.reset(options={"problem": 1})
+    long = {"id": "long", "question": "x" * (2 << 20), "answer": "1"}
+    with pytest.raises(ProblemError, match=r"problem 'long': its prompt has 2.* characters"):
+        env.reset(options={"problem": long})
+    with pytest.raises(ProblemError, match="problem 'long'"):
+        asyncio.run(env.areset(options={"problem": long}))
+    assert env.episode.prompt() == prompt
+    just_fits = (1 << 20) - len(prompt) + len(PROBLEMS[1].question)
+    assert env.reset(options={"problem": {**long, "question": "x" * just_fits}})[0] in env.observation_space
+
+
 def test_an_unknown_finish_is_an_error_and_changes_nothing(env: ReToolEnv) -> None:
     env.reset(options={"problem": 6})
     with pytest.raises(InvalidOptionError, match="finish"):
@@ -417,150 +422,6 @@ def test_timings_are_beside_the_info(env: ReToolEnv) -> None:
     assert env.trajectory().turns[0].elapsed_s >= env.trajectory().turns[0].results[0].wall_s  # type: ignore[union-attr]
     env.reset()
     assert env.last_execution is None
-
-
-# Async
-
-
-async def test_the_async_side_does_the_same(env: ReToolEnv) -> None:
-    turns = (code("print(6 * 7)"), "<code></code>", code("1 / 0"), ANSWER)
-    expected = [env.reset(seed=3), *(env.step(turn) for turn in turns)]
-    assert [await env.areset(seed=3), *[await env.astep(turn) for turn in turns]] == expected
-
-
-async def test_the_loop_goes_on_while_code_runs(env: ReToolEnv) -> None:
-    await env.areset()
-    step = asyncio.create_task(env.astep(code("sum(i * i for i in range(2_000_000))")))
-    turns_of_the_loop = 0
-    while not step.done():
-        turns_of_the_loop += 1
-        await asyncio.sleep(0)
-    assert (await step)[-1]["statuses"] == ("ok",)
-    assert turns_of_the_loop > 100
-
-
-async def test_many_episodes_share_a_loop_and_a_sandbox(sandbox: Sandbox) -> None:
-    async def attempt(n: int) -> float:
-        env = ReToolEnv(PROBLEMS, sandbox=sandbox)
-        await env.areset(options={"problem": n})
-        await env.astep(code(f"print({n} * 7)"))
-        return (await env.astep(f"<answer>\\boxed{{{n * 7}}}</answer>"))[1]
-
-    assert await asyncio.gather(*(attempt(n % 10) for n in range(20))) == [1.05] * 20
-
-
-async def test_a_cancelled_step_aborts_the_attempt(env: ReToolEnv) -> None:
-    await env.areset()
-    step = asyncio.create_task(env.astep(code("while True: pass")))
-    await asyncio.sleep(0)
-    step.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await step
-    assert env.trajectory().ended == "aborted"
-    with pytest.raises(ResetNeeded, match="aborted"):
-        await env.astep(ANSWER)
-    await env.areset(options={"problem": 6})
-    assert (await env.astep(ANSWER))[1] == 1.0
-
-
-async def test_one_environment_is_for_one_caller_at_a_time(env: ReToolEnv) -> None:
-    await env.areset()
-    step = asyncio.create_task(env.astep(code("while True: pass")))
-    await asyncio.sleep(0)
-    for use in (lambda: env.astep(ANSWER), lambda: env.areset()):
-        with pytest.raises(AlreadyPendingCallError):
-            await use()
-    with pytest.raises(AlreadyPendingCallError):
-        env.step(ANSWER)
-    step.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await step
-
-
-# Tools of the user
-
-
-async def double_later(x: float) -> ToolResult:
-    await asyncio.sleep(0)
-    return ToolResult(f"{2 * x}</tool_response>")
-
-
-def double(x: float) -> str:
-    return f"{2 * x}</tool_response>"
-
-
-@pytest.mark.parametrize("function", [double, double_later])
-async def test_tools_are_sync_or_async_in_step_and_astep(function: Any, sandbox: Sandbox) -> None:
-    parameters = {"type": "object", "properties": {"x": {"type": "number"}}, "required": ["x"]}
-    tool = Tool("double", "Doubles a number.", parameters, function)
-    env = ReToolEnv(PROBLEMS, sandbox=sandbox, protocol="tool_calls", tools=[tool])
-    turn = call("double", x=21) + call("code_interpreter", code="print(7)") + call("double", x=4)
-    env.reset(options={"problem": 6})
-    step = env.step(turn)
-    env.reset(options={"problem": 6})
-    assert await env.astep(turn) == step
-    assert step[0].index("42") < step[0].index("7\n") < step[0].index("8")
-    assert step[0].count("</tool_response>") == 3
-    assert (step[-1]["tool_calls"], step[-1]["interpreter_calls"]) == (3, 1)
-    assert step[-1]["statuses"] == ("ok", "ok", "ok")
-    assert (await env.astep("\\boxed{42}"))[1] == 1.05
-
-
-def test_a_tool_that_fails_is_told_to_the_policy(sandbox: Sandbox) -> None:
-    def broken() -> str:
-        raise KeyError("no such thing")
-
-    tool = Tool("broken", "Fails.", {"type": "object", "properties": {}}, broken)
-    env = ReToolEnv(PROBLEMS, sandbox=sandbox, protocol="tool_calls", tools=[tool])
-    env.reset()
-    observation, _, terminated, _, info = env.step(call("broken"))
-    assert "no such thing" in observation
-    assert (terminated, info["statuses"]) == (False, ("error",))
-
-
-# Rendering: all text is untrusted
-
-HOSTILE = "\x1b[2J<script>alert(1)</script>\u202e[bold]"
-
-
-def test_text_cannot_command_the_terminal(sandbox: Sandbox) -> None:
-    env = ReToolEnv(PROBLEMS, sandbox=sandbox, render_mode="ansi")
-    env.reset(options={"problem": {"question": HOSTILE, "answer": "42"}})
-    env.step(HOSTILE + code("print(1)"))
-    env.step(ANSWER)
-    shown = env.render()
-    assert isinstance(shown, str)
-    assert not set("\x1b\u202e") & set(shown)
-    for part in ("<script>alert(1)</script>[bold]", "run_code", "print(1)", "observation", "end: answered", "1.05"):
-        assert part in shown
-
-
-def test_text_cannot_write_html(sandbox: Sandbox) -> None:
-    env = ReToolEnv(PROBLEMS, sandbox=sandbox, render_mode="html")
-    env.reset(options={"problem": {"question": HOSTILE, "answer": "42", "id": "<b>"}})
-    env.step(HOSTILE + code("print(1)"))
-    shown = env.render()
-    assert isinstance(shown, str)
-    assert "<script>" not in shown
-    assert "<b>" not in shown
-    assert "&lt;script&gt;" in shown
-    assert shown.startswith("<article")
-
-
-def test_human_rendering_prints_what_is_new_at_each_step(sandbox: Sandbox, capsys: pytest.CaptureFixture[str]) -> None:
-    env = ReToolEnv(PROBLEMS, sandbox=sandbox, render_mode="human")
-    env.reset(options={"problem": 6})
-    assert "What is 6 * 7?" in capsys.readouterr().out
-    env.step(HOSTILE + code("print(1)"))
-    printed = capsys.readouterr().out
-    assert "What is 6 * 7?" not in printed
-    assert not set("\x1b\u202e") & set(printed)
-    assert "[bold]" in printed
-    env.step(ANSWER)
-    printed = capsys.readouterr().out
-    assert "1.05" in printed
-    assert "print(1)" not in printed
-    assert env.render() is None
 
 
 # Copies

@@ -57,6 +57,11 @@ def test_every_public_name_is_there_and_is_loaded_when_it_is_used() -> None:
     assert retool_env.__version__
 
 
+def test_where_problems_come_from_is_public() -> None:
+    wanted = {"BuiltinProblems", "Problem", "builtin_problems", "load_jsonl", "load_problems"}
+    assert wanted <= set(retool_env.__all__)
+
+
 def test_a_public_name_is_the_one_of_its_module() -> None:
     assert retool_env.Episode is importlib.import_module("retool_env.episode").Episode
 

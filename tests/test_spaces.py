@@ -1,10 +1,15 @@
 import pickle
 import string
 
+import gymnasium
+import pytest
+from gymnasium.error import CustomSpaceError
+from gymnasium.spaces import Dict
 from gymnasium.utils.passive_env_checker import check_action_space, check_observation_space
 from hypothesis import given
 from hypothesis import strategies as st
 
+import retool_env  # noqa: F401 (registers ReTool-v0)
 from retool_env.spaces import UnicodeText
 
 
@@ -43,3 +48,39 @@ def test_spaces_are_equal_by_limit_survive_pickling_and_pass_gymnasiums_checks()
     assert pickle.loads(pickle.dumps(space)) == space
     check_action_space(space)
     check_observation_space(space)
+
+
+PROBLEM = {"id": "p", "question": "Was ist 6 × 7? Schöne Grüße, 数学", "answer": "42"}
+
+
+class TestVectorEnvironments:
+    """gymnasium's own: its shared memory would drop every character that is not printable ASCII."""
+
+    def test_shared_memory_is_refused_with_the_way_out(self) -> None:
+        with pytest.raises(ValueError, match="shared_memory=False") as caught:
+            gymnasium.make_vec("ReTool-v0", num_envs=2, vectorization_mode="async", problems=[PROBLEM])
+        assert isinstance(caught.value.__cause__, CustomSpaceError)
+        assert "make_vec: vector_kwargs={'shared_memory': False}" in str(caught.value.__cause__)
+
+    def test_so_it_is_within_another_space(self) -> None:
+        with pytest.raises(CustomSpaceError, match="shared_memory=False"):
+            gymnasium.vector.utils.create_shared_memory(Dict({"text": UnicodeText(5)}), n=2)
+
+    @pytest.mark.parametrize(
+        ("mode", "options"), [("async", {"shared_memory": False}), ("sync", {})], ids=["async", "sync"]
+    )
+    def test_observations_arrive_as_they_are(self, mode: str, options: dict[str, bool]) -> None:
+        envs = gymnasium.make_vec(
+            "ReTool-v0", num_envs=2, vectorization_mode=mode, vector_kwargs=options, problems=[PROBLEM]
+        )
+        try:
+            prompts, _ = envs.reset(seed=0)
+            assert len(prompts) == 2
+            assert all(PROBLEM["question"] in prompt for prompt in prompts)
+            observations, rewards, terminated, _, _ = envs.step(
+                ("<code>print('Grüße 数学')</code>", r"<answer>\boxed{42}</answer>")
+            )
+            assert "Grüße 数学" in observations[0]
+            assert (list(rewards), list(terminated)) == ([0.0, 1.0], [False, True])
+        finally:
+            envs.close()

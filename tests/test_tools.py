@@ -1,4 +1,5 @@
 import asyncio
+import concurrent.futures
 import copy
 import pickle
 import threading
@@ -64,6 +65,133 @@ async def test_what_a_tool_raises_becomes_an_error_result(function: ToolFunction
     expected = ToolResult("ZeroDivisionError: no", is_error=True)
     assert await registry.acall(CALL) == expected
     assert registry.call(CALL) == expected
+
+
+class MuteError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+class Mute:
+    __str__ = MuteError.__str__
+
+
+RAISED = [
+    StopIteration("end"),
+    StopAsyncIteration("end"),
+    GeneratorExit(),
+    asyncio.CancelledError("mine"),
+    concurrent.futures.CancelledError("mine"),
+    TimeoutError("late"),
+    RecursionError("deep"),
+    ExceptionGroup("two", [ValueError("1"), ValueError("2")]),
+    MuteError(),
+]
+
+
+def raising(error: BaseException) -> list[Any]:
+    """Tools of every kind that raise the error."""
+
+    def at_once(x: float) -> str:
+        raise error
+
+    async def later(x: float) -> str:
+        await asyncio.sleep(0)
+        raise error
+
+    async def without_waiting(x: float) -> str:
+        raise error
+
+    def by_promise(x: float) -> Any:
+        return later(x)
+
+    class ByFuture:
+        def __init__(self, x: float):
+            pass
+
+        def __await__(self) -> Any:
+            raise error
+
+    return [at_once, later, without_waiting, by_promise, ByFuture]
+
+
+@pytest.mark.parametrize("error", RAISED, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("kind", range(5))
+async def test_no_exception_of_a_tool_gets_out_and_none_hangs(error: BaseException, kind: int) -> None:
+    registry = ToolRegistry([make(raising(error)[kind])])
+    async with asyncio.timeout(30):
+        for result in (await registry.acall(CALL), registry.call(CALL)):
+            assert result.is_error
+            # A coroutine cannot raise a StopIteration: Python makes it a RuntimeError that names it.
+            assert type(error).__name__ in result.text
+
+
+async def test_a_tool_that_cancels_itself_has_failed_and_cancels_nobody_else() -> None:
+    async def cancel_and_wait(x: float) -> str:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(0)
+        return "not reached"
+
+    async def cancel_and_return(x: float) -> str:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        return "never seen"
+
+    def cancelled_future(x: float) -> Any:
+        future: asyncio.Future[str] = asyncio.Future(loop=loop)
+        future.cancel()
+        return future
+
+    loop = asyncio.get_running_loop()
+    for function in (cancel_and_wait, cancel_and_return, cancelled_future):
+        registry = ToolRegistry([make(function)])
+        assert await registry.acall(CALL) == ToolResult("CancelledError", is_error=True)
+        assert registry.call(CALL).is_error
+
+
+async def test_cancelling_the_caller_cancels_an_async_tool_and_waits_for_it() -> None:
+    course = []
+    started = asyncio.Event()
+
+    async def wait(x: float) -> str:
+        try:
+            started.set()
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            course.append("cleaned up")
+        return "not reached"
+
+    pending = asyncio.create_task(ToolRegistry([make(wait)]).acall(CALL))
+    await started.wait()
+    pending.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await pending
+    assert course == ["cleaned up"]
+
+
+@pytest.mark.parametrize("value", [10**5000, Mute(), MuteError(), [10**5000]], ids=["int", "object", "error", "list"])
+async def test_a_value_that_has_no_text_is_an_error_result(value: object) -> None:
+    async def give_later(x: float) -> Any:
+        return value
+
+    for function in (lambda x: value, give_later):
+        registry = ToolRegistry([make(function)])
+        for result in (await registry.acall(CALL), registry.call(CALL)):
+            assert result.is_error
+
+
+async def test_a_result_whose_text_is_no_text_is_an_error() -> None:
+    with pytest.raises(TypeError, match=r"ToolResult\.text: must be a str, got int"):
+        ToolResult(5)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"ToolResult\.is_error: must be a bool, got str"):
+        ToolResult("5", is_error="no")  # type: ignore[arg-type]
+    registry = ToolRegistry([make(lambda x: ToolResult(5))])  # type: ignore[arg-type]
+    for result in (await registry.acall(CALL), registry.call(CALL)):
+        assert result == ToolResult("TypeError: ToolResult.text: must be a str, got int", is_error=True)
 
 
 async def test_a_blocking_tool_does_not_hold_up_the_event_loop() -> None:
@@ -132,6 +260,9 @@ def test_the_interpreter_comes_first_and_is_not_called_here() -> None:
         (make(None), "needs a callable"),
         (make(double, parameters={"type": "nonsense"}), "not valid"),
         (make(double, parameters={"type": "string"}), "object"),
+        (make(double, parameters=5), "must be a mapping, got int"),
+        (make(double, parameters={**NUMBER, "patternProperties": {"(": {}}}), "not valid"),
+        (make(double, parameters={"type": "object", "properties": {"x": {"pattern": "("}}}), "not valid"),
     ],
 )
 def test_a_bad_tool_is_an_error_at_once(tool: Tool, complaint: str) -> None:

@@ -3,6 +3,8 @@
 import fcntl
 import json
 import math
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ from retool_env.config import EpisodeConfig
 from retool_env.driver import TurnWork
 from retool_env.env import ReToolEnv
 from retool_env.episode import Episode
-from retool_env.errors import TrajectoryError
+from retool_env.errors import ConfigurationError, TrajectoryError
 from retool_env.problems import Problem
 from retool_env.protocol import EndReason, Feedback, RunCode
 from retool_env.recorder import Recorder
@@ -31,7 +33,7 @@ ODD_TEXT = st.text(alphabet=st.characters(), max_size=15) | st.sampled_from(
     ["\ud83d\ude00", "\ud800", "\u2028", "\x85", "\x00", "\n", "\r\n", "\ufeff", '"\\', "\U0010ffff"]
 )
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | ODD_TEXT,
+    st.none() | st.booleans() | st.integers() | st.sampled_from([10**4299, 1 - 10**4300]) | st.floats() | ODD_TEXT,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(ODD_TEXT, inner, max_size=3),
     max_leaves=6,
 )
@@ -130,7 +132,7 @@ def test_it_is_frozen_and_knows_its_version() -> None:
 @given(
     turns=st.lists(ODD_TEXT.map(lambda text: f"{text}<code>print({text!r})</code>") | ODD_TEXT, max_size=4),
     output=ODD_TEXT,
-    question=ODD_TEXT.filter(bool),
+    question=ODD_TEXT.filter(str.strip),
     metadata=st.dictionaries(ODD_TEXT, JSON, max_size=3),
 )
 def test_one_line_out_and_back(turns: list[str], output: str, question: str, metadata: dict[str, Any]) -> None:
@@ -146,6 +148,34 @@ def test_what_json_cannot_hold_is_recorded_as_text() -> None:
     metadata = {"path": Path("a/b"), "nan": math.nan, "pair": (1, 2), 3: "key"}
     trajectory = record(ANSWER, problem=PROBLEM.model_copy(update={"metadata": metadata}))
     assert trajectory.problem.metadata == {"path": "a/b", "nan": "nan", "pair": [1, 2], "3": "key"}
+
+
+class Mute:
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+def test_what_has_no_text_is_recorded_by_its_type_and_a_huge_integer_in_hexadecimal() -> None:
+    huge = 10**4300
+    metadata = {"mute": Mute(), "huge": [huge, -huge, huge - 1], Mute(): 1, huge: 2}
+    trajectory = record(ANSWER, problem=PROBLEM.model_copy(update={"metadata": metadata}))
+    assert trajectory.problem.metadata == {
+        "mute": "<Mute>",
+        "huge": [hex(huge), hex(-huge), huge - 1],
+        "<Mute>": 1,
+        hex(huge): 2,
+    }
+    assert Trajectory.from_json(trajectory.to_json()) == trajectory
+
+
+@pytest.mark.parametrize(
+    "number", ["1" * 4300, "-" + "1" * 4300, "1" * 4301, "NaN", "-Infinity", "1e999", "1e308", "1e-999"]
+)
+def test_whatever_number_a_policy_writes_the_record_can_be_read(number: str) -> None:
+    tool = Tool("f", "", {"type": "object"}, lambda **arguments: "done")
+    text = f'<tool_call>{{"name": "f", "arguments": {{"x": {number}}}}}</tool_call>'
+    trajectory = record(text, "\\boxed{1}", protocol="tool_calls", tools=(tool,))
+    assert Trajectory.from_json(trajectory.to_json()) == trajectory
 
 
 def test_files_are_appended_to_and_read_back_in_order(tmp_path: Path) -> None:
@@ -169,6 +199,41 @@ def test_after_a_writer_was_killed_only_its_line_is_lost(tmp_path: Path) -> None
     with pytest.raises(TrajectoryError, match="line 2"):
         next(attempts)
     assert Trajectory.from_json(path.read_text().splitlines()[2]) == record("nothing")
+
+
+def test_damaged_lines_can_be_skipped_each_with_a_warning(tmp_path: Path) -> None:
+    path = tmp_path / "attempts.jsonl"
+    lines = [record(ANSWER).to_json(), "{", damaged(format_version=99), "", record("nothing").to_json(), "\xff"]
+    path.write_text("\n".join(lines), encoding="latin-1")
+    with pytest.warns(UserWarning, match="skipped") as caught:
+        attempts = list(read_jsonl(path, on_damaged="skip"))
+    assert attempts == [record(ANSWER), record("nothing")]
+    said = [str(warning.message) for warning in caught]
+    assert [f"{path}, line {number}" in text for number, text in zip((2, 3, 6), said, strict=True)] == [True] * 3
+    with pytest.raises(ConfigurationError, match=r"on_damaged.*'raise' or 'skip', got 'ignore'"):
+        read_jsonl(path, on_damaged="ignore")  # type: ignore[arg-type]
+
+
+def test_lines_that_do_not_fit_leave_the_file_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "attempts.jsonl"
+    write_jsonl(path, record(ANSWER))
+    cut = record(CODE).to_json().encode()[:40]  # the end of a writer that was killed
+    with path.open("ab") as stream:
+        stream.write(cut)
+    before = path.read_bytes()
+    # Stands for a full disk: files can't grow beyond this size, which lies within the second line.
+    room = len(before) + len(record(ANSWER).to_json()) + 100
+    code = (
+        "import resource, sys\nfrom retool_env import read_jsonl, write_jsonl\n"
+        "from retool_env.trajectory import Trajectory\n"
+        "trajectory = Trajectory.from_json(open(sys.argv[1]).readline())\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]),) * 2)\n"
+        "try:\n    write_jsonl(sys.argv[1], [trajectory, trajectory])\nexcept OSError as error:\n    print(error)"
+    )
+    command = [sys.executable, "-c", code, str(path), str(room)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert "File too large" in done.stdout, done.stderr
+    assert path.read_bytes() == before
 
 
 def test_a_writer_waits_for_another_ones_line_to_be_whole(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
@@ -12,6 +12,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from retool_env.errors import ConfigurationError, ProblemError
+from retool_env.plain import plain_strings, plain_text
 from retool_env.problems.builtin import BuiltinProblems
 from retool_env.problems.problem import Problem
 
@@ -39,7 +40,7 @@ def load_jsonl(
 
     The columns not named are found in the first row, by the usual names (``question``, ``problem``, ``prompt``,
     ``input``, ... and ``answer``, ``gold``, ``target``, ``output``, ``solution``, ...; case does not matter). The
-    remaining columns become the problem's ``metadata``.
+    remaining columns become the problem's ``metadata``. Lone surrogates (JSON can write them as escapes) become U+FFFD.
 
     Args:
         path: The file.
@@ -61,11 +62,12 @@ def load_jsonl(
         raise ConfigurationError(f"problems: no such file: {file}")
     problems: list[Problem] = []
     seen: dict[str, int] = {}
+    stem = plain_text(file.stem)
     for number, line, row in _rows(file):
         where = f"{file}, row {number}"
         question = question or _find_column(row, "question", _QUESTION_NAMES, where)
         answer = answer or _find_column(row, "answer", _ANSWER_NAMES, where)
-        name = f"{file.stem}-{number}" if id is None else _read_id(row, id, where)
+        name = f"{stem}-{number}" if id is None else _read_id(row, id, where)
         if name in seen:
             raise ProblemError(f"{where}, column {id!r}: the id {name!r} was already used in row {seen[name]}")
         seen[name] = number
@@ -74,7 +76,7 @@ def load_jsonl(
                 id=name,
                 question=_read_question(row, question, where),
                 answer=_read_gold(row, answer, line, where),
-                source=file.stem,
+                source=stem,
                 metadata={key: value for key, value in row.items() if key not in (question, answer, id)},
             )
         )
@@ -98,7 +100,7 @@ def load_problems(
 
     Raises:
         ConfigurationError: The option is none of these, or an empty sequence, or an item is not a valid problem.
-        ProblemError: A file, or the gold answer of an item, is not good. Names the place.
+        ProblemError: A file, or the gold answer of an item, is not good, or an id appears twice. Names the place.
         MissingDependencyError: The built-in mix is asked for and reasoning-gym is not installed.
     """
     if spec is None or spec == "builtin":
@@ -113,7 +115,15 @@ def load_problems(
         )
     if not spec:
         raise ConfigurationError("problems: the sequence is empty; give at least one problem")
-    return [_read_item(item, number) for number, item in enumerate(spec)]
+    problems = [_read_item(item, number) for number, item in enumerate(spec)]
+    seen: dict[str, int] = {}
+    for number, problem in enumerate(problems):
+        first = seen.setdefault(problem.id, number)
+        if first != number:
+            raise ProblemError(
+                f"problems[{number}], field 'id': the id {problem.id!r:.80} was already used by problems[{first}]"
+            )
+    return problems
 
 
 def _rows(file: Path) -> Iterator[tuple[int, str, dict[str, Any]]]:
@@ -128,12 +138,16 @@ def _rows(file: Path) -> Iterator[tuple[int, str, dict[str, Any]]]:
             if not line:
                 continue
             try:
-                row = json.loads(line, parse_constant=_refuse_constant)
+                row = _parse(line)
             except (ValueError, RecursionError) as error:
                 raise ProblemError(f"{where}: not valid JSON: {error}") from error
             if not isinstance(row, dict):
                 raise ProblemError(f"{where}: a row must be a JSON object with columns, got {type(row).__name__}")
             yield number, line, row
+
+
+def _parse(line: str, parse_float: Callable[[str], Any] = float) -> Any:
+    return plain_strings(json.loads(line, parse_constant=_refuse_constant, parse_float=parse_float))
 
 
 def _refuse_constant(name: str) -> None:
@@ -144,12 +158,21 @@ def _find_column(row: Mapping[str, Any], kind: str, groups: Sequence[Sequence[st
     for group in groups:
         found = [column for column in row if column.lower() in group]
         if len(found) > 1:
-            raise ProblemError(f"{where}: columns {found} could all be the {kind}; say which: {kind}={found[0]!r}")
+            raise ProblemError(f"{where}: columns {found} could all be the {kind}; {_say_which(kind, found[0])}")
         if found:
             return found[0]
     columns = ", ".join(map(repr, row)) or "none"
     wanted = ", ".join(name for group in groups for name in group)
-    raise ProblemError(f"{where}: no {kind} column (columns: {columns}; looked for {wanted}); name it: {kind}=...")
+    raise ProblemError(f"{where}: no {kind} column (columns: {columns}; looked for {wanted}); {_say_which(kind)}")
+
+
+def _say_which(kind: str, column: str = "...") -> str:
+    """The way out where a column is not found, in a program, in an environment and on the command line."""
+    name = repr(column) if column != "..." else column
+    return (
+        f"name it: load_jsonl(path, {kind}={name}), whose result is what an environment's problems= takes "
+        f"(retool demo: --{kind}-column {name})"
+    )
 
 
 def _cell(row: Mapping[str, Any], column: str, where: str) -> Any:
@@ -179,9 +202,14 @@ def _read_gold(row: Mapping[str, Any], column: str, line: str, where: str) -> st
         raise ProblemError(f"{place}: a gold answer must be text or a number, got {value!r:.80}")
     if isinstance(value, float):
         # Read again without rounding: 0.1 must stay 1/10.
-        exact = json.loads(line, parse_float=Decimal)[column]
-        if abs(exact.adjusted()) > _MAX_EXPONENT:
-            raise ProblemError(f"{place}: the number {exact} is out of range")
+        written = _parse(line, parse_float=str)[column]
+        exact: Decimal | None
+        try:
+            exact = Decimal(written)
+        except ArithmeticError:  # an exponent that no Decimal can have
+            exact = None
+        if exact is None or abs(exact.adjusted()) > _MAX_EXPONENT:
+            raise ProblemError(f"{place}: the number {written:.80} is out of range")
         value = format(exact, "f")
     text = str(value).strip()
     _check_gold(text, place)
@@ -207,6 +235,8 @@ def _read_item(item: object, number: int) -> Problem:
         except ValidationError as error:
             first = error.errors()[0]
             field = ".".join(map(str, first["loc"]))
-            raise ConfigurationError(f"{place}: field {field!r}: {first['msg']}") from error
+            raise ConfigurationError(
+                f"{place}: field {field!r}: {first['msg'].removeprefix('Value error, ')}"
+            ) from error
     _check_gold(item.answer, f"{place}, field 'answer'")
     return item

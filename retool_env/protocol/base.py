@@ -108,7 +108,15 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits a prompt or a tool description states: the very ones that are enforced."""
+    """The limits a prompt or a tool description states: the very ones that are enforced.
+
+    Attributes:
+        timeout_s: Seconds a block of code may run.
+        memory_mb: MiB it may use.
+        max_turns: Turns of text. In the last one only an answer counts.
+        max_tool_calls: Calls that can run within both budgets, of turns and of calls.
+        max_observation_chars: Characters shown of each result, without the protocol's wrapper.
+    """
 
     timeout_s: float
     memory_mb: int
@@ -125,6 +133,9 @@ class Protocol(ABC):
     """Stop strings the engine should use for every turn; the stop string itself is part of the turn's text."""
     tags: ClassVar[tuple[str, ...]]
     """Markers of this protocol that tool output must not be able to write (they are neutralised there)."""
+
+    one_call: ClassVar[bool] = False
+    """A turn makes one call at most, so that the budget of turns bounds the calls, too."""
 
     @abstractmethod
     def parse(self, text: str, tools: ToolRegistry) -> Action:

@@ -47,7 +47,8 @@ class Block:
 Close = Callable[[str, "re.Match[str]"], Block | None]
 """Given the text and the match of an opener, returns the block, or None for an opener that is a mere mention.
 
-For linear time, a call that returns None may look only at text before the next opener.
+For linear time, a call that returns None may look only at text before the next opener, and one that returns a closed
+block only at text before its end; what must be looked for beyond is found with ``Ahead``.
 """
 
 Rules = Mapping[str, tuple[str, Close]]
@@ -55,6 +56,26 @@ Rules = Mapping[str, tuple[str, Close]]
 
 An opener has no capturing group, is never empty, and matches what it matched when that is all the text there is.
 """
+
+
+class Ahead:
+    """Finds the next match of a pattern in one text, from positions that mostly grow: for linear time.
+
+    What was found from one position is what would be found from any other before it, so it is kept until passed.
+    """
+
+    def __init__(self, pattern: re.Pattern[str], text: str):
+        self._pattern = pattern
+        self._text = text
+        self._from = len(text) + 1
+        self._found: re.Match[str] | None = None
+
+    def find(self, position: int) -> re.Match[str] | None:
+        """Returns the first match that starts at the position or after it."""
+        if position < self._from or (self._found is not None and self._found.start() < position):
+            self._found = self._pattern.search(self._text, position)
+            self._from = position
+        return self._found
 
 
 def walk(text: str, rules: Rules, start: int | None = None) -> Iterator[Block]:

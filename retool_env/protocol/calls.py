@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import dataclass
 from typing import Any
 
+from retool_env.plain import plain_strings
 from retool_env.protocol.blocks import Block, Malformed, starts_line
-from retool_env.protocol.observation import replace_surrogates
 from retool_env.protocol.source import read_source
 from retool_env.tools import CODE_INTERPRETER, ToolCall, ToolRegistry
 
@@ -21,7 +22,25 @@ _PARAMETER = re.compile(r"\s*+<parameter=([^<>\s]{1,100})>")
 _PARAMETER_END = re.compile(r"</parameter>(?=\s*+(?:<parameter=|</function>))")
 _FUNCTION_END = re.compile(r"\s*+</function>")
 _UNCLOSED_TAG = Malformed("malformed call: a tag is not closed")
-_DECODER = json.JSONDecoder(strict=False)  # models write raw newlines in strings
+
+
+class _BadNumberError(ValueError):
+    """Text that Python's JSON takes for a number and JSON does not, or a number that no float can hold."""
+
+
+def _refuse_constant(text: str) -> float:
+    raise _BadNumberError(f"{text} is not a JSON number")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise _BadNumberError(f"the number {text[:40]} is too large")
+    return value
+
+
+# Not strict: models write raw newlines in strings.
+_DECODER = json.JSONDecoder(strict=False, parse_constant=_refuse_constant, parse_float=_finite)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +122,7 @@ def check_call(call: WrittenCall, tools: ToolRegistry) -> ToolCall | Malformed:
         arguments = _decoded(call.arguments)
         if call.is_xml and isinstance(arguments, dict) and isinstance(call.name, str) and call.name in tools:
             arguments = _typed(arguments, tools[call.name].parameters)
-        checked = tools.check(call.name, arguments)
+        checked = tools.check(plain_strings(call.name), arguments)
     except RecursionError:
         return Malformed("malformed call: arguments are nested too deeply")
     if isinstance(checked, str):
@@ -119,6 +138,8 @@ def _read_json(text: str, position: int) -> tuple[WrittenCall | Malformed, int |
         value, end = _DECODER.raw_decode(text, position)
     except json.JSONDecodeError as error:
         return Malformed(f"invalid JSON: {error.msg} at character {error.pos - position}"), None
+    except _BadNumberError as error:
+        return Malformed(f"invalid JSON: {error}"), None
     except (ValueError, RecursionError):  # a number of thousands of digits, or thousands of brackets
         return Malformed("invalid JSON: a number is too long or the nesting too deep"), None
     if "name" not in value:
@@ -149,9 +170,9 @@ def _read_xml(text: str, position: int) -> tuple[WrittenCall | Malformed | None,
 
 def _decoded(arguments: object) -> object:
     if not isinstance(arguments, str):
-        return _well_formed(arguments)
+        return plain_strings(arguments)
     try:
-        return _well_formed(_DECODER.decode(arguments))
+        return plain_strings(_DECODER.decode(arguments))
     except ValueError:
         return arguments
 
@@ -165,17 +186,6 @@ def _typed(arguments: dict[str, Any], schema: Any) -> dict[str, Any]:
         if kind is not None and kind != "string" and isinstance(value, str):
             typed[name] = _decoded(value)
     return typed
-
-
-def _well_formed(value: Any) -> Any:
-    r"""Replaces lone surrogates: JSON can write them (``"\ud800"``) although no UTF-8 can hold them."""
-    if isinstance(value, str):
-        return replace_surrogates(value)
-    if isinstance(value, list):
-        return [_well_formed(item) for item in value]
-    if isinstance(value, dict):
-        return {replace_surrogates(key): _well_formed(item) for key, item in value.items()}
-    return value
 
 
 def _after_space(text: str, position: int) -> int:

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from retool_env.protocol.answers import read_answer, read_prose
 from retool_env.protocol.base import Action, Ended, EndReason, Feedback, Limits, Message, Observation, Protocol, RunCode
-from retool_env.protocol.blocks import THINK_TAGS, Block, Malformed, blank, plain_close, walk
+from retool_env.protocol.blocks import THINK_TAGS, Ahead, Block, Malformed, Rules, blank, plain_close, walk
 from retool_env.protocol.prompts import opening_messages, require_code_only
 from retool_env.protocol.source import read_source
 from retool_env.tools import CODE_INTERPRETER, ToolCall, ToolRegistry
@@ -40,6 +40,7 @@ class CodeTags(Protocol):
 
     name: ClassVar[str] = "code_tags"
     stop: ClassVar[tuple[str, ...]] = ("</code>", "</answer>")
+    one_call: ClassVar[bool] = True
     tags: ClassVar[tuple[str, ...]] = (
         *("<code>", "</code>", "<interpreter>", "</interpreter>", "<answer>", "</answer>"),
         *THINK_TAGS,
@@ -49,7 +50,7 @@ class CodeTags(Protocol):
         """Reads one turn; see the class for the rules."""
         hidden: list[Block] = []
         mention = False
-        for block in walk(text, _RULES):
+        for block in walk(text, _rules(text)):
             if block.kind != "code":
                 hidden += [block] if block.end is not None else []
             elif block.end is not None:
@@ -95,22 +96,28 @@ def _run(text: str, block: Block, fabricated: bool) -> Action:
     return RunCode((ToolCall(CODE_INTERPRETER, {"code": source}),), kept, fabricated)
 
 
-def _close(text: str, match: re.Match[str]) -> Block:
-    """Finds where a block ends, and where it really starts if this ``<code>`` is only a mention before it."""
-    start, inner = match.span()
-    end = text.find("</code>", inner)
-    if end < 0:
-        return Block("code", start, None)
-    if not _OWN_LINE.match(text, inner):
-        real = _real_start(text, inner, end)
-        if real >= 0:
-            start, inner = real, real + len("<code>")
-    if _FENCE.match(text, inner):
-        fence = _FENCE_END.search(text, text.index("```", inner) + 3)
-        # Not beyond the next block: then this one just lacks its closing fence.
-        if fence and not _LINE_BLOCK.search(text, end, fence.start()):
-            end = fence.end() - len("</code>")
-    return Block("code", start, end + len("</code>"), text[inner:end])
+def _rules(text: str) -> Rules:
+    fence_ends, line_blocks = Ahead(_FENCE_END, text), Ahead(_LINE_BLOCK, text)
+
+    def close(text: str, match: re.Match[str]) -> Block:
+        """Finds where a block ends, and where it really starts if this ``<code>`` is only a mention before it."""
+        start, inner = match.span()
+        end = text.find("</code>", inner)
+        if end < 0:
+            return Block("code", start, None)
+        if not _OWN_LINE.match(text, inner):
+            real = _real_start(text, inner, end)
+            if real >= 0:
+                start, inner = real, real + len("<code>")
+        fence = fence_ends.find(text.index("```", inner) + 3) if _FENCE.match(text, inner) else None
+        if fence:
+            # Not beyond the next block: then this one just lacks its closing fence.
+            following = line_blocks.find(end)
+            if following is None or fence.start() < following.start():
+                end = fence.end() - len("</code>")
+        return Block("code", start, end + len("</code>"), text[inner:end])
+
+    return {"code": ("<code>", close), "interpreter": _INTERPRETER}
 
 
 def _real_start(text: str, start: int, end: int) -> int:
@@ -122,7 +129,4 @@ def _real_start(text: str, start: int, end: int) -> int:
     return -1 if thought < 0 else text.find("<code>", thought, end)
 
 
-_RULES = {
-    "code": ("<code>", _close),
-    "interpreter": ("<interpreter>", plain_close("interpreter", "</interpreter>")),
-}
+_INTERPRETER = ("<interpreter>", plain_close("interpreter", "</interpreter>"))

@@ -39,6 +39,7 @@ class Markdown(Protocol):
 
     name: ClassVar[str] = "markdown"
     stop: ClassVar[tuple[str, ...]] = ("```output",)
+    one_call: ClassVar[bool] = True
     tags: ClassVar[tuple[str, ...]] = ("```", *THINK_TAGS)
 
     def parse(self, text: str, tools: ToolRegistry) -> Action:

@@ -25,10 +25,11 @@ MIN_CLIP_CHARS: Final = 64
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _ERASE_LINE = re.compile(r"\x1b\[[02]?K")
+# A string ends unfinished at whatever could open another one; without that, each opener would scan to the end.
 _ESCAPE = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*+[ -/]*+[@-~]"  # CSI: colours, cursor
-    r"|(?:\x1b\]|\x9d)[^\x07\x1b\x9c]*+(?:\x07|\x1b\\|\x9c)"  # OSC: titles, links
-    r"|(?:\x1b[PX^_]|[\x90\x98\x9e\x9f])[^\x1b\x9c]*+(?:\x1b\\|\x9c)"  # DCS, SOS, PM, APC
+    r"|(?:\x1b\]|\x9d)[^\x07\x1b\x90\x98\x9c-\x9f]*+(?:\x07|\x1b\\|\x9c)"  # OSC: titles, links
+    r"|(?:\x1b[PX^_]|[\x90\x98\x9e\x9f])[^\x1b\x90\x98\x9c-\x9f]*+(?:\x1b\\|\x9c)"  # DCS, SOS, PM, APC
     r"|\x1b[ -/]*+[0-~]"
 )
 # Every control character but tab and newline, then the marks, embeddings, overrides and isolates that change the
@@ -113,9 +114,9 @@ def describe(result: ExecutionResult, timeout_s: float, memory_mb: int) -> str:
 def render(result: ExecutionResult | ToolResult, limits: Limits, markers: Iterable[str]) -> str:
     """Returns the text of one observation: described, cleaned, clipped, neutral.
 
-    The result has at most ``limits.max_observation_chars`` characters (if that is at least ``MIN_CLIP_CHARS``), not
-    counting the characters that ``neutralize`` inserts, at most one for each marker: what is shown does not depend on
-    the protocol or the tokenizer.
+    The result has at most ``limits.max_observation_chars`` characters (from 100 on, the least that a configuration
+    takes), those that ``neutralize`` inserts included: the limit that is stated is what the policy sees. Where they
+    would make it longer, as much less of the output is kept.
 
     Args:
         result: Of an execution or of a user's tool; for feedback on a malformed call, an error of a ``ToolResult``.
@@ -126,8 +127,27 @@ def render(result: ExecutionResult | ToolResult, limits: Limits, markers: Iterab
         text = f"Error: {result.text}" if result.is_error else result.text
     else:
         text = describe(result, limits.timeout_s, limits.memory_mb)
-    text = clean(text).rstrip()
-    return neutralize(clip(text or NO_OUTPUT, limits.max_observation_chars), markers)
+    return _fit(clean(text).rstrip() or NO_OUTPUT, limits.max_observation_chars, tuple(markers))
+
+
+def _fit(text: str, max_chars: int, markers: tuple[str, ...]) -> str:
+    """Returns the text clipped so that it keeps the limit when it is neutral.
+
+    Neutralising stays the last step: were it done before clipping, the cut could put a marker together.
+    """
+    shown = neutralize(clip(text, max_chars), markers)
+    if len(shown) <= max_chars:
+        return shown
+    low, high = 0, max_chars  # what is kept is longer than the limit at `high`, and not at `low` (or never)
+    shown = neutralize(clip(text, low), markers)
+    while high - low > 1:
+        middle = (low + high) // 2
+        tried = neutralize(clip(text, middle), markers)
+        if len(tried) <= max_chars:
+            low, shown = middle, tried
+        else:
+            high = middle
+    return shown
 
 
 def _endings(result: ExecutionResult, timeout_s: float, memory_mb: int) -> list[str]:

@@ -186,7 +186,8 @@ def _connect(base_url: str, api_key: str | None, timeout_s: float, max_retries: 
         from openai import AsyncOpenAI
     except ImportError as error:
         raise MissingDependencyError(
-            'a chat server needs the openai package: pip install "retool-env[rollout]"'
+            'a chat server needs the openai package: pip install "retool-env[rollout]" '
+            '(in a clone: pip install -e ".[rollout]")'
         ) from error
     # A key is always given, or the client would take one from the environment and send it to this server.
     return AsyncOpenAI(base_url=base_url, api_key=api_key or "none", timeout=timeout_s, max_retries=max_retries)

@@ -7,12 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-MONTHS: Final = (
-    "January", "February", "March", "April", "May", "June",
-    "July", "August", "September", "October", "November", "December",
-)  # fmt: skip
-WEEKDAYS: Final = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
-
 
 @dataclass(frozen=True, slots=True)
 class Program:
@@ -106,38 +100,6 @@ def _base_conversion(question: str) -> Program | None:
                    f'digits, target = "{match[2]}", {target}', body)  # fmt: skip
 
 
-def _calendar(question: str) -> Program | None:
-    weekday = "|".join(WEEKDAYS)
-    month = "|".join(MONTHS)
-    recurring = re.search(rf"(first|second|third|fourth|last) ({weekday})", question)
-    if recurring is not None:
-        place = re.search(rf"({month}) (\d{{4}})", question)
-        if place is None:
-            return None
-        position = {"first": 0, "second": 1, "third": 2, "fourth": 3, "last": -1}[recurring[1]]
-        body = (
-            "days = [day for day in range(1, calendar.monthrange(year, month)[1] + 1)\n"
-            "        if calendar.weekday(year, month, day) == weekday]\n"
-            f"result = days[{position}]"
-        )
-        data = f"year, month, weekday = {place[2]}, {MONTHS.index(place[1]) + 1}, {WEEKDAYS.index(recurring[2])}"
-        return Program("List those weekdays of the month and take the right one.", "import calendar", data, body)
-    wanted = re.search(rf"How many ({weekday})s|occurrences of ({weekday})|does ({weekday}) occur", question)
-    dates = re.findall(rf"({month}) (\d{{1,2}})\b", question)
-    year = re.search(r"\b\d{4}\b", question)
-    if wanted is None or year is None or len(dates) != 2:
-        return None
-    start, end = (f"date({year[0]}, {MONTHS.index(name) + 1}, {day})" for name, day in dates)
-    name = next(filter(None, wanted.groups()))
-    return Program(
-        "Walk through the range, both ends included, and count.",
-        "from datetime import date",
-        f"start, end, weekday = {start}, {end}, {WEEKDAYS.index(name)}",
-        "days = range(start.toordinal(), end.toordinal() + 1)\n"
-        "result = sum(date.fromordinal(day).weekday() == weekday for day in days)",
-    )
-
-
 def _simple_equations(question: str) -> Program | None:
     match = re.search(r"([^\s:][^:=]*) = (-?\d+)", question)
     if match is None:
@@ -209,7 +171,6 @@ _WRITERS: Final[dict[str, Callable[[str], Program | None]]] = {
     "count_primes": _count_primes,
     "lcm": _lcm,
     "base_conversion": _base_conversion,
-    "calendar_arithmetic": _calendar,
     "simple_equations": _simple_equations,
     "dice": _dice,
     "count_bits": _count_bits,

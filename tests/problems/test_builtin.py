@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -57,6 +58,30 @@ def test_the_answer_cannot_be_read_off_the_question() -> None:
         assert len(problem.answer) < 3 or problem.answer not in numbers, problem.question
 
 
+def _numbers(question: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", question)]
+
+
+HARD: dict[str, Callable[[str], bool]] = {
+    "products": lambda question: len(_numbers(question)) >= 2 and min(_numbers(question)) >= 10**5,
+    "decimal_chain_sum": lambda question: len(re.findall(r"\d{6,}\.", question)) >= 5,
+    "count_primes": lambda question: min(_numbers(question)) >= 1000,
+    "lcm": lambda question: len(_numbers(question)) >= 3 and min(_numbers(question)) >= 200,
+    "base_conversion": lambda question: re.search(r"number \d{7,} to ", question) is not None,
+    "simple_equations": lambda question: max(_numbers(question)) >= 10**6,
+    "dice": lambda question: len(re.findall(r"1d\d+[,.] ", question)) == 6,
+    "count_bits": lambda question: max(_numbers(question)) >= 2**40,
+    "largest_island": lambda question: len(re.findall(r"\b[01]\b", question)) >= 100,
+}
+"""What makes a question of each family more than one does in one's head."""
+
+
+def test_no_question_is_easy_without_a_program() -> None:
+    assert set(HARD) == set(FAMILIES)
+    for problem in builtin_problems(100 * len(FAMILIES), seed=13):
+        assert HARD[problem.metadata["family"]](problem.question), problem.question
+
+
 def test_a_stretch_of_the_sequence_holds_every_family_equally() -> None:
     problems = builtin_problems(6 * len(FAMILIES), seed=1)
     sources = [problem.source for problem in problems]
@@ -77,7 +102,7 @@ def test_the_sequence_is_the_same_in_every_process_and_on_every_python() -> None
     expected = fingerprint(builtin_problems(30, seed=7))
     assert run_python(code, PYTHONHASHSEED="1") == expected
     assert run_python(code, PYTHONHASHSEED="2", TZ="Asia/Tokyo") == expected
-    assert expected == "2333f30a98976127"
+    assert expected == "023b13cab8563b65"
 
 
 def test_seeds_give_different_problems() -> None:
@@ -137,7 +162,7 @@ def test_families_can_be_chosen() -> None:
 
 def test_without_reasoning_gym_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "reasoning_gym", None)
-    with pytest.raises(MissingDependencyError, match=r'pip install "retool-env\[data\]"'):
+    with pytest.raises(MissingDependencyError, match=r'pip install "retool-env\[data\]" .*-e "\.\[data\]"'):
         builtin_problems(1)
 
 

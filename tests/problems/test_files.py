@@ -86,8 +86,14 @@ GOOD = {"question": "1+1?", "answer": "2"}
         ({"question": "?", "answer": None}, r"row 3, column 'answer': a gold .* text or a number, got None"),
         ({"question": "?", "answer": True}, r"row 3, column 'answer': a gold .* text or a number, got True"),
         ({"question": "?", "answer": ["2"]}, r"row 3, column 'answer': a gold answer must be"),
-        (b'{"question": "?", "answer": 1e999}', r"row 3, column 'answer': the number 1E\+999 is out of range"),
+        (b'{"question": "?", "answer": 1e999}', r"row 3, column 'answer': the number 1e999 is out of range"),
+        (b'{"question": "?", "answer": 1e99999999999999999999}', r"row 3, column 'answer': the number 1e9+ is out of"),
+        (
+            b'{"question": "?", "answer": 0e-99999999999999999999}',
+            r"row 3, column 'answer': the number 0e-9+ is out of",
+        ),
         ({"question": "?", "answer": ""}, r"row 3, column 'answer': the gold answer '' cannot be parsed"),
+        (rb'{"question": "?", "answer": "x\ud800"}', r"row 3, column 'answer': the gold answer .* cannot be parsed"),
         ({"question": "?", "answer": "\\frac{1}{"}, r"row 3, column 'answer': the gold answer .* cannot be parsed"),
         ({"question": " ", "answer": "2"}, r"row 3, column 'question': a question must be text"),
         ({"question": [{"role": "user"}], "answer": "2"}, r"row 3, column 'question': a question must be text"),
@@ -110,7 +116,10 @@ def test_an_empty_file_is_an_error(tmp_path: Path, content: bytes) -> None:
 def test_unknown_and_ambiguous_columns_are_errors(tmp_path: Path) -> None:
     with pytest.raises(ProblemError, match=r"row 1: no answer column \(columns: 'question', 'wert'; .*answer=\.\.\."):
         load_jsonl(write(tmp_path, {"question": "?", "wert": "2"}))
-    with pytest.raises(ProblemError, match=r"row 1: columns \['answer', 'gold'\] could all be the answer"):
+    with pytest.raises(
+        ProblemError,
+        match=r"row 1: columns \['answer', 'gold'\] could all be the answer; .* load_jsonl\(path, answer='answer'\)",
+    ):
         load_jsonl(write(tmp_path, {"question": "?", "answer": "2", "gold": "2"}))
     with pytest.raises(ProblemError, match=r"row 1: column 'frage' is missing"):
         load_jsonl(write(tmp_path, GOOD), question="frage")
@@ -120,6 +129,33 @@ def test_an_id_that_appears_twice_is_an_error(tmp_path: Path) -> None:
     file = write(tmp_path, {**GOOD, "key": "a"}, {**GOOD, "key": "a"})
     with pytest.raises(ProblemError, match=r"row 2, column 'key': the id 'a' was already used in row 1"):
         load_jsonl(file, id="key")
+
+
+def test_a_number_that_nobody_asks_for_may_be_anything(tmp_path: Path) -> None:
+    [problem] = load_jsonl(write(tmp_path, b'{"question": "?", "answer": 0.10, "x": 1e99999999999999999999}'))
+    assert (problem.answer, problem.metadata) == ("0.10", {"x": float("inf")})
+
+
+def test_lone_surrogates_become_replacement_characters_wherever_they_stand(tmp_path: Path) -> None:
+    row = rb'{"q\ud800": "\udc00?", "a": "2", "i": "\ud800", "\ud801": [{"\udbff": "\ud83d\ude00\udead"}], "f": 0.5}'
+    [problem] = load_jsonl(write(tmp_path, row), question="q\ufffd", answer="a", id="i")
+    assert problem == Problem(
+        id="\ufffd",
+        question="\ufffd?",
+        answer="2",
+        source="set",
+        metadata={"\ufffd": [{"\ufffd": "\U0001f600\ufffd"}], "f": 0.5},
+    )
+    [problem] = load_jsonl(write(tmp_path, rb'{"q": "?", "a\ud800": 0.50}'), question="q", answer="a\ufffd")
+    assert problem.answer == "0.50"
+
+
+def test_a_file_name_that_is_not_utf8_is_harmless(tmp_path: Path) -> None:
+    try:
+        file = write(tmp_path, GOOD, name="s\udcff.jsonl")
+    except OSError:
+        pytest.skip("this file system only has names that are UTF-8")
+    assert load_jsonl(file)[0].id == "s\ufffd-1"
 
 
 def test_limit_stops_before_later_faults(tmp_path: Path) -> None:
@@ -158,6 +194,7 @@ def test_load_problems_takes_what_the_option_takes(tmp_path: Path) -> None:
         ([17], r"problems\[0\]: must be a Problem or a mapping, got int"),
         ([{"question": "?"}], r"problems\[0\]: field 'answer'"),
         ([{"question": "?", "answer": 4}], r"problems\[0\]: field 'answer'"),
+        ([{"question": " \n", "answer": "4"}], r"problems\[0\]: field 'question': a question must not be blank"),
         ([{"question": "?", "answer": "4", "gold": 1}], r"problems\[0\]: field 'gold'"),
         ("no/such/file.jsonl", r"problems: no such file: no/such/file\.jsonl"),
     ],
@@ -165,6 +202,17 @@ def test_load_problems_takes_what_the_option_takes(tmp_path: Path) -> None:
 def test_load_problems_refuses_anything_else(spec: object, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         load_problems(spec)  # type: ignore[arg-type]
+
+
+def test_load_problems_refuses_an_id_that_appears_twice() -> None:
+    for problems in (
+        [GOOD, Problem(id="x", question="?", answer="1"), {**GOOD, "id": "x"}],
+        [GOOD, {**GOOD, "id": "problem-2"}, GOOD],
+    ):
+        with pytest.raises(
+            ProblemError, match=r"problems\[2\], field 'id': the id '.*' was already used by problems\[1\]"
+        ):
+            load_problems(problems)
 
 
 def test_load_problems_checks_golds_in_memory_too() -> None:

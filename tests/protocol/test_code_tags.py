@@ -204,7 +204,7 @@ def test_the_prompt_states_the_rules_and_the_limits():
     assert message["role"] == "user"
     for part in ("What is 1+1?", "<code>\n```python", "<interpreter>", "<answer>\n\\boxed{...}", "fresh"):
         assert part in message["content"]
-    for limit in ("2.5 seconds", "256 MB", "1234 characters", "7 turns", "6 blocks"):
+    for limit in ("2.5 seconds", "256 MB", "1234 characters", "Turns: at most 7", "Blocks: at most 6"):
         assert limit in message["content"]
 
 

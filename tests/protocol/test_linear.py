@@ -12,7 +12,8 @@ from retool_env.tools import ToolRegistry
 NAMES = ("code_tags", "tool_calls", "markdown")
 TOOLS = ToolRegistry()
 N_CHARS = 500_000
-NOISE_S = 0.005
+NOISE_S = 0.02
+FIRST_MIXED = "<code>\n"
 UNITS = (
     *("<code>", "</code>", "<interpreter>", "</interpreter>", "<answer>", "</answer>", "<think>", "</think>"),
     *("<tool_call>", "</tool_call>", "<tool_response>", "<function=", "<function=f>", "<parameter=", "<parameter=p>"),
@@ -34,30 +35,61 @@ UNITS = (
     *("```output\n</think>", "<tool_call>{}</tool_call></think>"),
     '<tool_call>{"name": "code_interpreter", "arguments": {"code": "1"}}</tool_call>\n',
 )
+# Blocks that are looked at only to find out where the thinking ends, which the prompt began.
+BEFORE_THINKING_ENDS = (
+    *("<code>```python\nx</code>\n", "<code>```python\nx</code>", "x <code>```</code> ", "</code><code>```x</code>"),
+    *("\n<code>\n```\n</code>", "\n<code>x</code>", "<code>```</code></answer>", "\n<interpreter>x</interpreter>"),
+    *("<tool_call>{}</tool_call>", '<tool_call>{"name": "f"}</tool_call>', "<tool_call>x</tool_call>", "x<tool_call>"),
+    *("\n<function=f></function>", "\n<function=f><parameter=p></function>", "\n<function=f>\n<parameter=p>"),
+    *("\n<tool_response>x</tool_response>", "```python\n```\n", "````python\n```\n", "```output\nx\n```\n"),
+)
 OPENERS = (
     *("<code>", "x<code>\n", "<think>", "<answer>", "\n<interpreter>", "x<interpreter>", "```python\n"),
     *("<tool_call>", "<tool_call>\n{", "\n<function=f>", "\n<tool_response>"),
 )
 CLOSERS = ("</code>", "</tool_call>", "</think>", "</interpreter>", "</function>", "</answer>", "\n```\n")
-CONTROLS = ("\r", "a\r", "\r\n", "\x1b", "\x1b[", "\x1b[0;", "\x1b]x", "\x1bP", "\x9b1", "\ud800", "\x00", "\x1b[K\r")
+C1 = tuple(map(chr, range(0x80, 0xA0)))
+ESCAPES = ("\x1b", *(f"\x1b{chr(code - 0x40)}" for code in range(0x80, 0xA0)), "\x1b[0;", "\x1b(", "\x1b ")
+CONTROLS = ("\r", "a\r", "\r\n", "\ud800", "\x00", "\x07", "\x1b[K\r", "\x9bK\r", "\x9b1")
+MIXED = (
+    *("".join(C1), "".join(ESCAPES), "".join(C1 + ESCAPES), "".join(ESCAPES + C1)),
+    *(
+        "\x9d\x90",
+        "\x90x\x9d",
+        "\x1b]\x9d",
+        "\x9d\x1b]",
+        "\x1bP\x90",
+        "\x90\x1bP",
+        "\x98\x9e\x9f",
+        "\x1b]x",
+        "\x90\x07",
+    ),
+    *("\x9d\r", "a\x90\r", "\x1b]\r", "\x9d\n"),
+)
 
 
 def grows_linearly(function, unit, end=""):
     """Measures one length and its double in turn; the best of a few counts.
 
-    The CPU time of this thread is taken, so that a busy machine matters little. What is done within a few
+    The CPU time of this thread is taken, so that a busy machine matters little. What is done within some
     milliseconds is below what a ratio can judge; anything worse than linear takes far longer at these lengths.
     """
-    texts = [(unit * (n_chars // len(unit) + 1))[:n_chars] + end for n_chars in (N_CHARS, 2 * N_CHARS)]
+    # Half a megabyte for what is repeated alone; combinations, of which there are many, show as much at less.
+    mixed = end or unit in (*UNITS[UNITS.index(FIRST_MIXED) :], *MIXED)
+    size = N_CHARS // 4 if mixed else N_CHARS
+    texts = [(unit * (n_chars // len(unit) + 1))[:n_chars] + end for n_chars in (size, 2 * size)]
     best = [float("inf"), float("inf")]
-    for _ in range(8):
-        for index, text in enumerate(texts):
-            gc.collect()  # or the garbage of other tests is cleared away in the middle of a measurement
-            start = time.thread_time()
-            function(text)
-            best[index] = min(best[index], time.thread_time() - start)
-        if best[1] < 3 * best[0] or best[1] < NOISE_S:
-            return True
+    gc.disable()  # or the garbage of other tests is cleared away in the middle of a measurement
+    try:
+        for _ in range(8):
+            for index, text in enumerate(texts):
+                start = time.thread_time()
+                function(text)
+                best[index] = min(best[index], time.thread_time() - start)
+            if best[1] < 3 * best[0] or best[1] < NOISE_S:
+                return True
+    finally:
+        gc.enable()
     return False
 
 
@@ -76,9 +108,28 @@ def test_parse_with_something_that_closes_at_the_end(name, end):
     assert not slow
 
 
-@pytest.mark.parametrize("unit", CONTROLS, ids=ascii)
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("end", ["</think>", "\n<code>\nx</code>```</code></think>", "\n```\n</think>"])
+def test_parse_of_blocks_before_thinking_ends(name, end):
+    protocol = get_protocol(name)
+    slow = [
+        unit for unit in BEFORE_THINKING_ENDS if not grows_linearly(lambda text: protocol.parse(text, TOOLS), unit, end)
+    ]
+    assert not slow
+
+
+@pytest.mark.parametrize("unit", [*CONTROLS, *C1, *ESCAPES, *MIXED], ids=ascii)
 def test_clean(unit):
     assert grows_linearly(clean, unit)
+
+
+@pytest.mark.parametrize(
+    "opener", ["\x1b]", "\x9d", "\x1bP", "\x90", "\x98", "\x9e", "\x9f", "\x9b", "\x1b["], ids=ascii
+)
+def test_clean_with_openers_before_other_ones(opener):
+    """Many openers, then many of another kind, none of which closes."""
+    for other in ("x", " ", "0", "\x07", "\x90", "\x9d", "\x9b", "\x1b[", "\x1b]", "\x1bP"):
+        assert grows_linearly(lambda text: clean(text + other * len(text)), opener, end=" "), ascii(other)  # noqa: B023
 
 
 @pytest.mark.parametrize("unit", ["<code>", "<", "`", "<|im_", "ab", "a"])

@@ -1,5 +1,7 @@
 """What the policy reads: described, cleaned, clipped, neutral."""
 
+import dataclasses
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -26,6 +28,8 @@ def result(status="ok", **fields):
         ("\x1b]0;title\x07x\x1b]8;;http://a\x1b\\link", "xlink"),
         ("\x1bP1$r\x1b\\x\x1b(Bx\x1bcx", "xxx"),
         ("\x1b[31", "31"),
+        ("\x9d0;title\x9cx\x90q\x9cy\x98s\x1b\\z", "xyz"),
+        ("\x90a\x9d0;title\x07b\x1bPc\x90d\x9ce", "abce"),  # a string that another one cuts off is no string
         ("a\x00b\x07c\x7fd\x85e\x0bf\x0cg", "abcdefg"),
         ("\u202eabc\u202c \u2066x\u2069\u200f\u061c", "abc x"),
         ("a\ud800b\udfff", "a\ufffdb\ufffd"),
@@ -43,11 +47,11 @@ def test_clean(raw, shown):
     assert clean(raw) == shown
 
 
-@given(st.text(st.sampled_from("ab\r\n\t\x1b[0;31mK]\\\x07\x9b\x00\ud800\u202e"), max_size=60))
+@given(st.text(st.sampled_from("ab\r\n\t\x1b[0;31mK]P\\\x07\x90\x98\x9b\x9c\x9d\x00\ud800\u202e"), max_size=60))
 def test_clean_leaves_nothing_to_clean(text):
     once = clean(text)
     assert clean(once) == once
-    assert not set(once) & set("\r\x1b\x07\x9b\x00\ud800\u202e")
+    assert not set(once) & set("\r\x1b\x07\x90\x98\x9b\x9c\x9d\x00\ud800\u202e")
 
 
 def test_clip_leaves_short_text_alone():
@@ -167,9 +171,31 @@ def test_render_tool_results():
     assert render(ToolResult("\x00"), LIMITS, TAGS) == NO_OUTPUT
 
 
-@given(st.text(max_size=600))
-def test_render_keeps_the_limit_apart_from_what_neutralising_inserts(text):
-    assert len(render(result(stdout=text), LIMITS, [])) <= LIMITS.max_observation_chars
-    shown = render(result(stdout=text), LIMITS, TAGS)
+MARKERS = ("```", "<code>", "</code>", "\n...", " characters", "] ...", "..", "[", "<|im_end|>")
+"""Tags, a token, and markers that the note about what was left out holds or can complete."""
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.sampled_from([*MARKERS, "<co", "de>", "`", "\n", ".", "x", "yz "]) | st.text(max_size=3), max_size=30),
+    st.integers(1, 40),
+    st.integers(100, 300),
+)
+def test_render_keeps_the_limit_and_shows_no_marker_wherever_it_cuts(parts, repeated, max_chars):
+    limits = dataclasses.replace(LIMITS, max_observation_chars=max_chars)
+    shown = render(result(stdout="".join(parts) * repeated), limits, MARKERS)
     shown.encode()
-    assert not [tag for tag in TAGS if tag in shown]
+    assert len(shown) <= max_chars
+    assert not [marker for marker in MARKERS if marker in shown]
+
+
+@pytest.mark.parametrize("name", ["code_tags", "tool_calls", "markdown"])
+def test_no_output_makes_more_than_the_limit_that_is_stated(name):
+    tags = get_protocol(name).tags
+    for n_chars in (10, 150, 199, 200, 5000):
+        for tag in (*tags, "`", "x"):
+            shown = render(result(stdout=tag * n_chars), LIMITS, tags)
+            assert len(shown) <= LIMITS.max_observation_chars
+            if len(tag) * n_chars > LIMITS.max_observation_chars:
+                assert "characters left out" in shown
+                assert len(shown) > LIMITS.max_observation_chars - 10  # and no less is shown than there is room for

@@ -121,6 +121,20 @@ def test_a_bare_xml_call_may_have_a_stray_closing_tag():
         ('{"name": "search", "arguments": {"q": "x"}} trailing', "malformed call"),
         ('{"a":' * 200_000, "invalid JSON"),
         ('{"a":' + "9" * 10_000 + "}", "invalid JSON"),
+        *(
+            (f'{{"name": "search", "arguments": {{"q": "x", "n": {number}}}}}', f"invalid JSON: {complaint}")
+            for number, complaint in [
+                ("NaN", "NaN is not a JSON number"),
+                ("Infinity", "Infinity is not a JSON number"),
+                ("[-Infinity]", "-Infinity is not a JSON number"),
+                ("1e999", "the number 1e999 is too large"),
+                ("-1" + "0" * 400 + ".5", "the number -1000"),
+            ]
+        ),
+        (r'{"name": "search", "arguments": "{\"q\": NaN}"}', "arguments must be a JSON object"),
+        ('{"name": "\\ud800", "arguments": {}}', "unknown tool: \ufffd"),
+        ("<function=search><parameter=q>x</parameter><parameter=n>NaN</parameter></function>", "argument n must be"),
+        ("<function=search><parameter=q>x</parameter><parameter=n>1e999</parameter></function>", "argument n must be"),
         ("<function=code_interpreter><parameter=code>1</parameter>", "malformed call"),
         ("<function=code_interpreter><parameter=code>1</function>", "malformed call"),
         ("<function=><parameter=code>1</parameter></function>", "malformed call"),
@@ -207,5 +221,5 @@ def test_the_prompt_is_one_user_message():
     limits = Limits(timeout_s=5, memory_mb=256, max_turns=7, max_tool_calls=6, max_observation_chars=100)
     (message,) = PROTOCOL.messages("What is 1+1?", ToolRegistry([SEARCH]), limits)
     assert message["role"] == "user"
-    for part in ("What is 1+1?", "\\boxed{...}", "7 turns", "6 tool calls"):
+    for part in ("What is 1+1?", "\\boxed{...}", "Turns: at most 7", "Tool calls: at most 6"):
         assert part in message["content"]
