@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from retool_env.grading.latex import to_parser
-from retool_env.grading.numeric import Number, may_stand_for_irrational, parse_number, same_number
-from retool_env.grading.shape import Kind, Shape
-from retool_env.grading.units import read_unit
+from retool_env.grading.latex import clean, to_parser
+from retool_env.grading.names import has_variable, is_name, may_be_name
+from retool_env.grading.numeric import Number, keeps_sign, may_stand_for_irrational, parse_number, same_number
+from retool_env.grading.shape import Kind, Shape, read_shape
+from retool_env.grading.units import read_unit, with_currency
 
 Ask = Callable[[str, str, str], bool | None]
 """Asks the symbolic worker: (operation, gold, answer) to a result, None where a side cannot be parsed."""
@@ -53,14 +54,18 @@ def compare(gold: Shape, answer: Shape, ask: Ask) -> Verdict:
     if Kind.OPAQUE in (gold.kind, answer.kind) or Kind.WORDS in (gold.kind, answer.kind):
         return Verdict(False, Method.TEXT, "different text")
     if answer.kind is Kind.CHAIN and gold.kind is not Kind.CHAIN:
-        return _chain(gold, answer, ask)
+        solution = gold.name and gold.kind is Kind.SCALAR and not has_variable(gold.text)
+        return (_solution if solution else _chain)(gold, answer, ask)
     if Kind.EQUATION in (gold.kind, answer.kind) or _renamed(gold, answer):
         return _equations(gold, answer, ask)
     if gold.kind is Kind.SCALAR and answer.kind is Kind.SCALAR:
+        if _CHOICE.search(answer.text) and not _CHOICE.search(gold.text):
+            return Verdict(False, Method.STRUCTURE, "leaves the choice to the reader")
         return _scalars(gold.text, answer.text, ask)
     return _parts(gold, answer, ask)
 
 
+_CHOICE: Final = re.compile(r"(?<![A-Za-z])(?:max|min)(?![A-Za-z])")
 _LOOSE_SPACE: Final = re.compile(r"(?<![0-9A-Za-z]) | (?![0-9A-Za-z])")
 
 
@@ -78,27 +83,45 @@ def _scalars(gold: str, answer: str, ask: Ask) -> Verdict:
     if gold_number is not None and answer_number is not None:
         same = same_number(gold_number, answer_number)
         return Verdict(same, Method.NUMERIC, "equal" if same else "different numbers")
+    if (infinite := _infinite(gold, answer)) is not None:
+        return Verdict(infinite, Method.STRUCTURE, "equal" if infinite else "infinity in an expression")
     if gold_number is None and answer_number is None:
         if not _same_case(gold, answer):
             return Verdict(False, Method.STRUCTURE, "variables differ in case")
-        return _asked(ask("equal", _without_unit(gold), _without_unit(answer)))
+        return _asked(ask("equal", for_parser(gold), for_parser(answer)))
     if gold_number is not None and (bomb := _too_large(answer)):
         return Verdict(False, Method.NUMERIC, bomb)
     number, written, expression = (
         (gold_number, gold, answer) if gold_number is not None else (answer_number, answer, gold)
     )
     assert number is not None
-    return _number_against(number, _without_unit(expression), ask, degrees="°" in written)
+    return _number_against(number, for_parser(expression), ask, degrees="°" in written)
+
+
+_SCRIPT: Final = re.compile(r"[_^]\s*(?:\{[^{}]*\}|\\infty)")
+
+
+def _infinite(gold: str, answer: str) -> bool | None:
+    r"""Whether both are the same infinity, or None where neither is infinite. The limits of sums and the like are not.
+
+    Infinity swallows what stands beside it (``5 + \infty``, ``3 + 5/\infty``), and with it a second answer.
+    """
+    if not any(r"\infty" in _SCRIPT.sub("", text) for text in (gold, answer)):
+        return None
+    left, right = (_squeeze(text).removeprefix("+") for text in (gold, answer))
+    return left == right
 
 
 _TRAILING_UNIT: Final = re.compile(r"\\(?:text|mathrm|mbox|textrm)\s*\{[^{}]*\}(?:\s*\^\s*\{?\s*[23]\s*\}?)?$")
+_CURRENCY: Final = re.compile(r"\\?[$]|[€£¥]")
 _TOKEN: Final = re.compile(r"\\?[A-Za-z]+")
 
 
-def _without_unit(text: str) -> str:
-    r"""Writes an expression for the parser, without a ``\text`` unit at its end."""
+def for_parser(text: str) -> str:
+    r"""Writes a cleaned expression for the parser, without a ``\text`` unit at its end."""
     unit = _TRAILING_UNIT.search(text)
-    if unit is not None and unit.start() > 0 and read_unit(unit.group()) is not None:
+    currency = _CURRENCY.search(text)
+    if unit is not None and unit.start() > 0 and with_currency(currency and currency[0], read_unit(unit.group())):
         text = text[: unit.start()].rstrip()
     return to_parser(text)
 
@@ -121,7 +144,7 @@ def _variables(text: str) -> set[str]:
 def _number_against(number: Number, expression: str, ask: Ask, *, degrees: bool) -> Verdict:
     value = rf"\frac{{{number.value.numerator}}}{{{number.value.denominator}}}"
     verdict = _asked(ask("equal", expression, value))
-    if verdict.correct or verdict.reason == _UNPARSED:
+    if verdict.reason == _UNPARSED or (verdict.correct and not keeps_sign(number)):
         return verdict
     if number.unit == "%":
         return _asked(ask("equal", expression, rf"\frac{{{value}}}{{100}}"))
@@ -154,11 +177,33 @@ _BOMB: Final = re.compile(r"[0-9]{6,}\s*\}?\s*!|\^\s*\{?\s*\(?\s*[0-9]{6,}|!\s*!
 
 
 def _chain(gold: Shape, answer: Shape, ask: Ask) -> Verdict:
-    """``a = b = c`` is an answer only if every member is the gold: then nothing in it is a second try."""
+    """``a = b = c`` is an answer only if every member is the gold: then nothing in it is a second try.
+
+    Members in front that depend on variables, or are words, only name the answer (``m + n = 25 + 91 = 116``).
+    """
+    members = [item.text for item in answer.items]
+    named = 0
+    if gold.kind is Kind.SCALAR and not has_variable(gold.text):
+        while named < len(members) - 1 and may_be_name(members[named]):
+            named += 1
+    unnamed = Shape(gold.kind, gold.text, gold.items, gold.brackets)
+    verdict = _each(unnamed, members[named:], ask)
+    if not verdict.correct:
+        return verdict
+    number = parse_number(gold.text)
+    zero = number is not None and number.value == 0
+    values = [member for member in members[:named] if not is_name(member, ask, equals_zero=zero)]
+    return _each(unnamed, values, ask) if values else verdict
+
+
+def _each(gold: Shape, members: list[str], ask: Ask) -> Verdict:
     verdict = Verdict(False, Method.STRUCTURE, "empty")
-    for item in answer.items:
-        verdict = compare(Shape(gold.kind, gold.text, gold.items, gold.brackets), item, ask)
-        if not verdict.correct:
+    for member in members:
+        shape = read_shape(clean(member))
+        # A maximum is no answer, but a step of working may be one: max(5, 6) = 6.
+        working = gold.kind is shape.kind is Kind.SCALAR and _CHOICE.search(shape.text)
+        verdict = _scalars(gold.text, shape.text, ask) if working else compare(gold, shape, ask)
+        if shape.name or not verdict.correct:
             return Verdict(False, verdict.method, "a member of the chain is not the answer")
     return verdict
 
@@ -168,11 +213,23 @@ def _equations(gold: Shape, answer: Shape, ask: Ask) -> Verdict:
     left_text, right_text = f"{gold.name} {gold.text}", f"{answer.name} {answer.text}"
     if "'" in left_text + right_text or not _same_case(left_text, right_text):
         return Verdict(False, Method.TEXT, "different text")  # the parser knows neither derivatives nor case
-    if left is None or right is None:
-        if gold.kind is Kind.SCALAR and answer.kind is Kind.EQUATION and not gold.name:
+    if gold.kind is Kind.SCALAR and answer.kind is Kind.EQUATION:
+        if not gold.name:
             return _chain(gold, answer, ask)
+        if not has_variable(gold.text):
+            return _solution(gold, answer, ask)
+    if left is None or right is None:
         return _kinds(gold, answer)
     return _asked(ask("equation", left, right))
+
+
+def _solution(gold: Shape, answer: Shape, ask: Ask) -> Verdict:
+    """``x = 5`` is a solution: an equation answers it only with x on one side; ``2x = 10`` may repeat the question."""
+    members = [*filter(None, [answer.name]), *(item.text for item in answer.items)]
+    values = [member for member in members if _squeeze(member) != _squeeze(gold.name)]
+    if len(values) == len(members):
+        return Verdict(False, Method.STRUCTURE, f"no side of the equation is {gold.name}")
+    return _each(Shape(gold.kind, gold.text), values, ask)
 
 
 def _as_difference(shape: Shape) -> str | None:
@@ -182,7 +239,7 @@ def _as_difference(shape: Shape) -> str | None:
         one, other = shape.name, shape.text
     else:
         return None
-    return f"({to_parser(one)})-({to_parser(other)})"
+    return f"({to_parser(one)})-({for_parser(other)})"
 
 
 def _inequality(text: str) -> str | None:

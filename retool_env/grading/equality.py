@@ -9,12 +9,16 @@ This module imports nothing of its package: the worker loads it by its path.
 
 from __future__ import annotations
 
+import functools
+import random
+import re
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import sympy  # type: ignore[import-untyped]
 from latex2sympy2_extended import NormalizationConfig  # type: ignore[import-untyped]
 from math_verify import LatexExtractionConfig, parse  # type: ignore[import-untyped]
+from sympy.core.function import AppliedUndef  # type: ignore[import-untyped]
 
 _DIGITS: Final = 40
 _AGREEMENT: Final = 30
@@ -29,6 +33,7 @@ _POINTS: Final = (
     ("1237/3", "-911/7", "1511/9", "-2003/11", "1789/13"),
     ("5/7", "101/13", "3/41", "67/9", "2/19"),
 )
+_NOT_FINITE: Final = (sympy.oo, -sympy.oo, sympy.zoo, sympy.nan)
 _TO_EVALUATE: Final = (sympy.Sum, sympy.Product, sympy.Integral, sympy.Limit, sympy.Derivative)
 
 # units=True would take the t of 3t for tonnes and drop it.
@@ -38,16 +43,34 @@ _CONFIG: Final = LatexExtractionConfig(
 )
 
 
+_COMMAND: Final = re.compile(r"\\\\|\\[A-Za-z]+")
+_COMMANDS: Final = frozenset(
+    "\\" + name
+    for name in (
+        "alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi pi rho sigma tau"
+        " upsilon phi varphi chi psi omega Gamma Delta Theta Lambda Xi Pi Sigma Phi Psi Omega infty ell angle triangle"
+        " frac sqrt binom cdot times div pm mp sum prod int iint oint lim to rightarrow min max gcd lcm det arg exp ln"
+        " log lg sin cos tan cot sec csc arcsin arccos arctan arccot arcsec arccsc sinh cosh tanh coth sech csch"
+        " arsinh arcosh artanh arcsinh arccosh arctanh lfloor rfloor lceil rceil langle rangle left right begin end"
+        " mathbb mathcal prime circ cap cup setminus emptyset in le ge ne overline bar hat vec overrightarrow widehat"
+        " partial nabla Re Im deg det vdots ddots dots pmatrix bmatrix vmatrix matrix neg"
+    ).split()
+)
+
+
 class UnparsedError(Exception):
     """A text is not an expression that the grammar knows."""
 
 
 def parse_expression(text: str) -> Any:
-    """Returns the sympy object of a LaTeX text (as ``latex.to_parser`` writes it).
+    r"""Returns the sympy object of a LaTeX text (as ``latex.to_parser`` writes it).
 
     Raises:
-        UnparsedError: The grammar does not know it, or it is undefined (1/0).
+        UnparsedError: The grammar does not know it, it is undefined (1/0), or it holds a command that is not known to
+            mean something: the parser would read ``\phantom{5}6`` as a sum and ``\hfill`` as letters.
     """
+    if unknown := set(_COMMAND.findall(text)) - _COMMANDS - {r"\\"}:
+        raise UnparsedError(f"unknown commands {sorted(unknown)}")
     found = parse(rf"\boxed{{{text}}}", [_CONFIG], fallback_mode="no_fallback", parsing_timeout=None)
     if len(found) != 1 or isinstance(found[0], str):
         raise UnparsedError(text)
@@ -56,7 +79,8 @@ def parse_expression(text: str) -> Any:
         raise UnparsedError(text)
     # The parser gives symbols assumptions that depend on the text around them, and then x is not x.
     names = {symbol: _symbol(symbol.name) for symbol in expression.free_symbols}
-    expression = expression.xreplace(names) if names else expression
+    held = {one: one.args[0] for one in expression.atoms(sympy.UnevaluatedExpr)}  # the parser's gcd
+    expression = expression.xreplace({**names, **held})
     return expression.doit() if expression.has(*_TO_EVALUATE) else expression
 
 
@@ -102,7 +126,8 @@ def _same_function(left: Any, right: Any) -> bool:
     """Equality by exact structure, else by value at several points.
 
     A point where only one side is real, or where both are and differ, decides against. Where both leave the reals (the
-    root of a negative) the point says nothing: so sqrt(1/n) equals 1/sqrt(n), but sqrt(x^2) does not equal x.
+    root of a negative) the point says nothing: so sqrt(1/n) equals 1/sqrt(n), but sqrt(x^2) does not equal x. Only
+    finite functions that have no value at any point are left to ``simplify``: of infinity it makes anything.
     """
     if left == right:
         return True
@@ -120,7 +145,9 @@ def _same_function(left: Any, right: Any) -> bool:
             agreed += 1
         elif constant or _is_real(one) or _is_real(other):
             return False
-    return agreed >= (1 if constant else 3) or (not agreed and sympy.simplify(left - right) == 0)
+    if agreed or constant or left.has(*_NOT_FINITE) or right.has(*_NOT_FINITE):
+        return agreed >= (1 if constant else 3)
+    return bool(sympy.simplify(left - right) == 0)
 
 
 def _cancels(left: Any, right: Any) -> bool:
@@ -181,6 +208,24 @@ def approximates(expression: str, decimal: str) -> bool:
     return bool(abs(value.as_real_imag()[0] - sympy.Rational(decimal)) <= last_digit)
 
 
+def varies(expression: str, other: str) -> bool:
+    """Whether an expression depends on its variables. ``other`` is not used."""
+    del other
+    parsed = parse_expression(expression)
+    if not isinstance(parsed, sympy.Expr):
+        return False
+    # An unknown function's value, as in f(2) + f(3), is a variable too.
+    unknown = {call: sympy.Symbol(f"v{index}") for index, call in enumerate(parsed.atoms(AppliedUndef))}
+    parsed = parsed.xreplace(unknown)
+    if not parsed.free_symbols:
+        return False
+    values = [_value(there) for there, _ in _at_points(parsed, parsed)]
+    known = [value for value in values if value is not None]
+    if len(known) < 2:
+        return not sympy.simplify(parsed).is_number
+    return not all(_close(known[0], value) for value in known[1:])
+
+
 def parses(gold: str, answer: str) -> bool:
     """True, where the gold can be parsed; hangs where it cannot be evaluated. ``answer`` is not used."""
     del answer
@@ -190,6 +235,19 @@ def parses(gold: str, answer: str) -> bool:
     return True
 
 
+def _repeatable(operation: Callable[[str, str], bool]) -> Callable[[str, str], bool]:
+    """Seeds the random numbers that sympy draws: a grade must not depend on what was graded before it."""
+
+    @functools.wraps(operation)
+    def seeded(gold: str, answer: str) -> bool:
+        random.seed(0)
+        sympy.core.random.seed(0)
+        return operation(gold, answer)
+
+    return seeded
+
+
 OPERATIONS: Final[dict[str, Callable[[str, str], bool]]] = {
-    operation.__name__: operation for operation in (equal, equation, inequality, approximates, parses)
+    operation.__name__: _repeatable(operation)
+    for operation in (equal, equation, inequality, approximates, varies, parses)
 }

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from retool_env.grading.compare import Ask, Method, Verdict, compare
+from retool_env.grading.compare import Ask, Method, Verdict, compare, for_parser
 from retool_env.grading.extract import balanced, extract_answer, last_boxed, unwrap_boxes
-from retool_env.grading.latex import MAX_CHARS, clean, to_parser
+from retool_env.grading.latex import MAX_CHARS, clean
 from retool_env.grading.numeric import parse_number
-from retool_env.grading.shape import Kind, Shape, is_not_finite, read_shape
+from retool_env.grading.shape import Kind, Shape, has_box, is_not_finite, read_shape
 from retool_env.grading.symbolic import LIMIT_S, WORKER, UndecidedError
 
 _MAX_GOLD_CHARS: Final = 4000
@@ -116,11 +116,14 @@ def check_gold(gold: str) -> None:
 
     Raises:
         TypeError: The gold is not a string.
-        ValueError: The gold is empty, too long, has unbalanced braces, is not a finite number, or is mathematics that
-            cannot be parsed; the message says which.
+        ValueError: The gold is empty, too long, has unbalanced braces, is not a finite number, is mathematics that
+            cannot be parsed, or is something that no answer would match (a missing value, a whole solution); the
+            message says which and what to do.
     """
     _check_types("", gold)
     shape = _gold_shape(gold)
+    if (fault := _no_answer(gold)) is not None:
+        raise ValueError(f"gold answer {gold[:80]!r} {fault}")
     if not balanced(gold):
         raise ValueError(f"gold answer {gold[:80]!r} has unbalanced braces")
     try:
@@ -129,6 +132,32 @@ def check_gold(gold: str) -> None:
         raise ValueError(f"gold answer {gold[:80]!r} cannot be evaluated: {error}") from None
     if unparsed is not None:
         raise ValueError(f"gold answer {gold[:80]!r} cannot be parsed: {unparsed[:80]!r}")
+
+
+_MISSING: Final = re.compile(
+    r"[<#]?\s*(?:none|null|nil|na|n\s*/\s*a|nan|missing|tbd|todo|unknown|not available|not given|no answer|blank"
+    r"|(?:see|refer to)\s.*|(?:an? )?(?:image|picture|figure|diagram)|as shown.*)\s*>?",
+    re.I,
+)
+_ENVIRONMENT: Final = "\\begin{"
+
+
+def _no_answer(gold: str) -> str | None:
+    """What is wrong with a gold that can be read and yet is nobody's answer, or None."""
+    boxed = last_boxed(gold)
+    answer = gold.strip() if boxed is None else boxed.strip()
+    text = clean(answer)
+    if "####" in answer:
+        return "holds a whole solution: take what follows the last '####'"
+    if len(answer.splitlines()) > 1 and _ENVIRONMENT not in answer:
+        return "has several lines: give the final answer alone, or put it in a \\boxed{}"
+    if has_box(text):
+        return "has a box beside or inside its answer: give the final answer alone"
+    if not any(char.isalnum() for char in text):
+        return "has no letter and no digit: it looks like a missing value"
+    if _MISSING.fullmatch(text):
+        return "looks like a missing value: drop the problem, or write the answer in other words"
+    return None
 
 
 def shutdown() -> None:
@@ -213,9 +242,14 @@ def _gold_shape(gold: str) -> Shape:
     return read_shape(text)
 
 
+_WORDED: Final = re.compile(r"\\(?:text|mathrm|mbox)[a-z]*\s*\{\s*[^{}0-9]{2,}\}")
+
+
 def _first_unparsed(shape: Shape, ask: Ask) -> str | None:
     if shape.kind in (Kind.WORDS, Kind.OPAQUE) or parse_number(shape.text) is not None:
         return None
+    if shape.kind is Kind.SCALAR and _WORDED.search(for_parser(shape.text)):
+        return None  # a symbol or a label of its own (\text{Area} = 12): compared as text
     if shape.items:
         return next((found for item in shape.items if (found := _first_unparsed(item, ask)) is not None), None)
-    return None if shape.kind is not Kind.SCALAR or ask("parses", to_parser(shape.text), "") else shape.text
+    return None if shape.kind is not Kind.SCALAR or ask("parses", for_parser(shape.text), "") else shape.text

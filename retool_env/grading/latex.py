@@ -44,13 +44,24 @@ _WRAPPERS: Final = (
     ('"', '"'),
     ("'", "'"),
 )
-_TEXT: Final = r"\\(?:text|textbf|textit|textrm|textnormal|mathrm|mathbf|mathit|mbox|operatorname)\s*\{([^{}]*)\}"
+_TEXT: Final = r"\\(?:text|textbf|textit|textrm|textnormal|mathrm|mathbf|mathit|mbox|operatorname)\s*\{"
 
 _RULES: Final = tuple(
     (re.compile(pattern), replacement)
     for pattern, replacement in (
         (r"\\(?:left|right|[bB]igg?[lr]?|displaystyle|textstyle|limits|boldsymbol)(?![A-Za-z])\s?", ""),
+        # Colour, weight and underlines say nothing about the value; the braces stay, so that 3{5} does not become 35.
+        (r"\\(?:textcolor\s*\{[a-zA-Z][a-zA-Z0-9!-]{2,}\}|color\s*\{[a-zA-Z][a-zA-Z0-9!-]{2,}\}\s*)", ""),
+        (r"\\(?:bm|pmb|emph|underline|mathsf|mathtt|mathnormal|textsf|texttt|textup)\s*(?=\{)", ""),
+        (r"\{\s*\\(?:bf|rm|it|sf|tt|em|bfseries|itshape|rmfamily|boldmath)(?![A-Za-z])\s*", "{"),
+        (r"\\[lr]?vert(?![A-Za-z])\s?", "|"),
         (r"\\[dtc]frac(?![A-Za-z])", r"\\frac"),
+        (r"\{([^{}]*)\\choose(?![A-Za-z])([^{}]*)\}", r"\\binom{\1}{\2}"),
+        (r"^([^{}\\=,]+)\\choose(?![A-Za-z])([^{}\\=,]+)$", r"\\binom{\1}{\2}"),
+        (r"\{([^{}]*)\\over(?![A-Za-z])([^{}]*)\}", r"\\frac{\1}{\2}"),
+        (r"\\[dt]binom(?![A-Za-z])", r"\\binom"),
+        (r"\\binom\s*([0-9A-Za-z])\s*(?=[0-9A-Za-z{])", r"\\binom{\1}"),
+        (r"(\\binom\{[^{}]*\})\s*([0-9A-Za-z])", r"\1{\2}"),
         (r"\{\s*,\s*\}", ","),
         (r"(?<!\\)\\!\s*", ""),
         (r"(?<!\\)\\[,;:> ]|~|\\(?:quad|qquad|enspace|thinspace)(?![A-Za-z])", " "),
@@ -71,31 +82,45 @@ _RULES: Final = tuple(
         (r"\\rbrace(?![A-Za-z])", r"\\}"),
         (r"\\lbrack(?![A-Za-z])", "["),
         (r"\\rbrack(?![A-Za-z])", "]"),
+        (r"\\(sum|prod|int)\s*\^\s*(\{[^{}]*\}|[0-9A-Za-z])\s*_\s*(\{[^{}]*\}|[0-9A-Za-z])", r"\\\1_\3^\2"),
+        (r"([_^])\s*([0-9](?![0-9])|[A-Za-z](?![0-9A-Za-z]))", r"\1{\2}"),
+        (r"\\log_([0-9])(?=[0-9])", r"\\log_{\1}"),
     )
 )
+# A wide gap or a new line between two expressions sets them apart, as a semicolon does; the parser would multiply them.
+_QUADS: Final = r"\s*(?:\\q?quad(?![A-Za-z])\s*)+"
+_GAP: Final = re.compile(
+    rf"(?<=[0-9A-Za-z}})\]%])(?:{_QUADS}(?=-)|(?:{_QUADS}|[ \t]*\n\s*)(?=[0-9(\[A-Za-z\\]))"
+    r"(?!\\(?:text|mathrm|mbox|cdot|times|div|leq?|geq?|neq?|lt|gt|in|cup|cap|pm|mp|to|lor|land|vee|wedge|approx|equiv"
+    r"|implies|iff|setminus|mid|q?quad|right|end|\]|\)|,|;)|(?:and|or|if|for|where)(?![A-Za-z]))"
+)
+_SPAN_AND_WORDS: Final = re.compile(r"\$([^$]+)\$\s*(\\(?:text|mathrm|mbox)\s*\{[^{}]*\}|[A-Za-z][A-Za-z. ]*)")
 _DOUBLED: Final = re.compile(r"\\{2,}(?=[A-Za-z])")
 _SPACES: Final = re.compile(r"\s+")
-_WHOLE_TEXT: Final = re.compile(rf"(?:{_TEXT})")
+_WHOLE_TEXT: Final = re.compile(rf"{_TEXT}(.*)\}}", re.S)
 
 
 def clean(text: str) -> str:
     r"""Returns the text in one spelling.
 
-    Removed: wrapping boxes, dollars, ``\( \)``, quotes and markdown marks, sizing commands, a full stop at the end.
-    Unified: spaces, minus signs, fullwidth forms, ``\dfrac``, thousands braces, percent, degree, dots, relation signs.
+    Removed: wrapping boxes, dollars, ``\( \)``, quotes and markdown, sizes, colours, fonts, a full stop at the end.
+    Unified: spaces, minus signs, fullwidth forms, ``\dfrac``, ``\choose``, thousands braces, percent, degree, dots,
+    relation signs, sub- and superscripts of one character (``x_2`` becomes ``x_{2}``).
     """
     text = text.translate(_UNICODE)
     if r"\begin" not in text:  # there, \\ ends a row; elsewhere it is a backslash that was escaped once too often
-        text = _DOUBLED.sub(r"\\", text)
+        text = _GAP.sub("; ", _DOUBLED.sub(r"\\", text).strip())
     for pattern, replacement in _RULES:
         text = pattern.sub(replacement, text)
     text = _SPACES.sub(" ", text).strip()
     while True:
         before = text
         text = _strip_wrappers(unwrap_boxes(text))
+        if (span := _SPAN_AND_WORDS.fullmatch(text)) is not None:
+            text = f"{span.group(1).strip()} {span.group(2)}"
         if text.endswith(".") and not text.endswith(".."):
             text = text[:-1].rstrip()
-        if (whole := _WHOLE_TEXT.fullmatch(text)) is not None:
+        if (whole := _WHOLE_TEXT.fullmatch(text)) is not None and balanced(whole.group(1)):
             text = whole.group(1).strip()
         if text.startswith("{") and text.endswith("}") and "," not in text and balanced(text[1:-1]):
             text = text[1:-1].strip()
@@ -113,8 +138,10 @@ def _strip_wrappers(text: str) -> str:
 
 # Commands that a Python user writes without their backslash. ``e`` and ``i`` need no change.
 _PYTHON_CALL: Final = re.compile(
-    r"(?<![A-Za-z\\])(?:math\.|sympy\.|np\.|numpy\.)?(sqrt|exp|log|ln|sin|cos|tan|sec|csc|cot)\s*\("
+    r"(?<![A-Za-z\\])(?:math\.|sympy\.|np\.|numpy\.)?(sqrt|exp|log|ln|sin|cos|tan|sec|csc|cot|gcd|lcm|max|min)\s*\("
 )
+_WORDED_CALL: Final = re.compile(r"\\(?:text|mathrm|operatorname)\s*\{\s*(gcd|lcm|max|min|sin|cos|tan|log|ln|exp)\s*\}")
+_LETTER: Final = re.compile(r"\\(?:text|mathrm|mathbf|mathit)\s*\{\s*([A-Za-z])\s*\}")
 _PYTHON_PI: Final = re.compile(r"(?<![A-Za-z\\])(?:math\.|sympy\.|np\.|numpy\.)?pi(?![A-Za-z])")
 _BARE_INDEX: Final = re.compile(r"\\sqrt\s*(\[[^\[\]]*\])?\s*([0-9A-Za-z])")
 _BARE_FRAC: Final = re.compile(r"\\frac\s*([0-9A-Za-z]|\{[^{}]*\})\s*([0-9A-Za-z](?![0-9A-Za-z]*\})|\{)")
@@ -124,6 +151,10 @@ _SLASH: Final = re.compile(r"(?<![0-9A-Za-z}).^_])([0-9]{1,40})\s*/\s*([0-9]{1,4
 _MIXED: Final = re.compile(
     r"(?<![0-9A-Za-z}).^_])([0-9]{1,40})\s*\\frac\s*\{\s*([0-9]{1,40})\s*\}\s*\{\s*([0-9]{1,40})\s*\}"
 )
+_ARGUMENT: Final = re.compile(
+    r"(\\(?:sin|cos|tan|cot|sec|csc)(?:\s*\^\s*\{[^{}]*\})?)\s*(?:([0-9.]+\s*°|\\frac\s*\{[^{}]*\}\s*\{[^{}]*\}\s*°)|([({]))"
+)
+_DEGREES: Final = re.compile(r"([0-9.]+|[A-Za-z]|\\frac\s*\{[^{}]*\}\s*\{[^{}]*\}|\([^()]*\))\s*°")
 # The parser adds numbers that stand side by side, as in a mixed number: (2)(3) would be 5.
 _PRODUCT: Final = re.compile(r"(?<![0-9A-Za-z^_.])([0-9]+)\s*(?=\(|\\frac)|(\))\s*(?=[0-9(])")
 _DECIMAL: Final = re.compile(r"(?<![0-9.])([0-9]*)\.([0-9]+)(?![0-9.])")
@@ -138,8 +169,11 @@ def to_parser(text: str) -> str:
     """
     text = text.replace("**", "^")
     text = _THOUSANDS.sub(lambda match: match.group().replace(",", ""), text)
+    text = _WORDED_CALL.sub(r"\\\1", text)
+    text = _LETTER.sub(r"{\1}", text)
     text = _python_calls(text)
     text = _PYTHON_PI.sub(r"\\pi ", text)
+    text = _degree_arguments(text) if "°" in text else text
     text = _BARE_INDEX.sub(r"\\sqrt\1{\2}", text)
     text = _BARE_FRAC.sub(_brace_frac, text)
     text = _POWER_BRACKET.sub(r"^{\1}", text)
@@ -184,10 +218,26 @@ def _python_calls(text: str) -> str:
     return text
 
 
-def _closing(text: str, start: int) -> int | None:
+def _degree_arguments(text: str) -> str:
+    r"""``\sin 60°`` to ``\sin(60\cdot\frac{\pi}{180})``; a degree sign outside a function's argument stays."""
+    position = 0
+    while (match := _ARGUMENT.search(text, position)) is not None:
+        function, bare, opening = match.groups()
+        end = match.end() if bare else _closing(text, match.end(), opening)
+        if end is None:
+            return text
+        inside = _DEGREES.sub(r"(\1\\cdot\\frac{\\pi}{180})", bare or text[match.end() : end])
+        replacement = f"{function}({inside})"
+        text = text[: match.start()] + replacement + text[end if bare else end + 1 :]
+        position = match.start() + len(function) + 1
+    return text
+
+
+def _closing(text: str, start: int, opening: str = "(") -> int | None:
     depth = 1
+    closing = {"(": ")", "{": "}"}[opening]
     for index in range(start, len(text)):
-        depth += {"(": 1, ")": -1}.get(text[index], 0)
+        depth += (text[index] == opening) - (text[index] == closing)
         if depth == 0:
             return index
     return None

@@ -11,7 +11,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Final
 
-from retool_env.grading.units import read_unit
+from retool_env.grading.units import compatible, read_unit, with_currency
 
 _MAX_DIGITS: Final = 1000
 _MAX_EXPONENT: Final = 400
@@ -46,7 +46,8 @@ class Number:
         value: Exact; a percentage's is the number before the sign (50 for ``50%``).
         decimals: Digits after the point where it was written as a plain decimal with a point, else None.
         significant: Digits from the first that is not zero; 0 where ``decimals`` is None.
-        unit: ``%``, ``°``, a unit's canonical name (``cm``, ``cm^2``), ``?`` for a unit that is not known, or "".
+        unit: ``%``, ``°``, a unit's canonical name (``cm``, ``cm^2``, ``dollar``), ``?`` for one that is not
+            known, or "".
     """
 
     value: Fraction
@@ -72,7 +73,7 @@ def parse_number(text: str) -> Number | None:
     match = _NUMBER.fullmatch(text)
     if match is None or (match["sign"] and match["sign2"]):
         return None
-    unit = read_unit(match["rest"].strip())
+    unit = with_currency(match["currency"], read_unit(match["rest"].strip()))
     if unit is None:
         return None
     number = _magnitude(match)
@@ -134,20 +135,25 @@ def _exact(text: str) -> Fraction:
 def same_number(gold: Number, answer: Number) -> bool:
     """Whether two numbers are the same answer. Symmetric.
 
-    Exact, with three rules of reading: a sign or unit that only one side writes is ignored (``60°`` and ``60``); a
-    percentage may also be written as its fraction (``50%``, ``50`` and ``0.5``); and a decimal of at least six
-    significant digits may stand for a number without a finite decimal, rounded or cut off (``0.333333`` for ``1/3``).
+    Exact, with three rules of reading: a unit that only one side writes is ignored (``60°`` and ``60``); a percentage
+    may be written as its fraction (``50%`` and ``0.5``), and from 1% on without its sign (``50%`` and ``50``; ``0.5%``
+    is not ``0.5``, which is 50%); and a decimal of at least six significant digits may stand for a number without a
+    finite decimal, rounded or cut off (``0.333333`` for ``1/3``).
     """
-    if gold.unit == answer.unit or "" in (gold.unit, answer.unit) or "?" in (gold.unit, answer.unit):
-        if _same_value(gold, answer):
-            return True
-    elif "%" not in (gold.unit, answer.unit):
-        return False
-    if gold.unit == "%" and answer.unit == "":
-        return _same_value(_fraction_of(gold), answer)
-    if answer.unit == "%" and gold.unit == "":
-        return _same_value(gold, _fraction_of(answer))
-    return False
+    if gold.unit == answer.unit:
+        return _same_value(gold, answer)
+    if "%" in (gold.unit, answer.unit):
+        percentage, other = (gold, answer) if gold.unit == "%" else (answer, gold)
+        if other.unit not in ("", "?"):
+            return False
+        as_fraction = other.unit == "" and _same_value(_fraction_of(percentage), other)
+        return as_fraction or (not keeps_sign(percentage) and _same_value(percentage, other))
+    return compatible(gold.unit, answer.unit) and _same_value(gold, answer)
+
+
+def keeps_sign(number: Number) -> bool:
+    """Whether a number is a percentage too small to be written without its sign: a bare 0.5 reads as a half."""
+    return number.unit == "%" and abs(number.value) < 1
 
 
 def _fraction_of(percentage: Number) -> Number:

@@ -63,7 +63,6 @@ _SIZE_NAME: Final = (
     r"\|[A-Z]{1,3}\||m?\\angle ?[A-Z]{1,3}|\\(?:overline|triangle) ?\{?[A-Z]{1,3}\}?|\\frac\{[A-Z]{1,3}\}\{[A-Z]{1,3}\}"
 )
 _NAMED: Final = re.compile(rf"({_TUPLE_NAME}|{_SIZE_NAME}|{_NAME})\s*(?:=|\\in(?![A-Za-z]))\s*(.+)", re.S)
-_NOT_NAMES: Final = frozenset({r"\frac", r"\sqrt", r"\pi", r"\sum", r"\int", "e", "i"})
 _OR: Final = re.compile(
     r",?\s*(?:\\text\s*\{\s*,?\s*(?:or|and)\s*\}|\\(?:lor|land|vee|wedge)(?![A-Za-z])|(?<![A-Za-z\\])(?:or|and)(?![A-Za-z]))\s*"
 )
@@ -71,20 +70,32 @@ _DISJUNCTION: Final = re.compile(r"(?<![A-Za-z])or(?![A-Za-z])|\\lor(?![A-Za-z])
 _COMPARISON: Final = re.compile(r"\\le(?![A-Za-z])|\\ge(?![A-Za-z])|\\ne(?![A-Za-z])|<|>")
 _OPAQUE: Final = re.compile(
     r"\\dots|:|\||(?<![A-Za-z}\])])[0-9]+\s*_|\\(?:forall|exists|mid|equiv|pmod|bmod|mod|implies|iff|to|rightarrow|Rightarrow|approx|sim|mp)(?![A-Za-z])"
-    r"|[0-9]\s+[0-9]|[?@#&']|(?<![0-9A-Za-z^_])[0-9]+\s*\{|\blambda\s*:|\\(?:neg|not)"
+    r"|[0-9]\s+[0-9]|[?@#&'\"]|.(?<!\\)\$|%\s*[0-9A-Za-z(\\]|\.[0-9]*\.|(?:[0-9]\}|\))\s*_"
+    r"|(?<![A-Za-z}\]^_\\])\{[^{}]*\}\s*[0-9{]|\\\}\s*(?:[0-9A-Za-z($]|\\(?!cup|cap|setminus|le|ge|in|text|\}))|(?<![0-9A-Za-z^_])[0-9]+\s*\{|\blambda\s*:|\\(?:neg|not)"
 )
+_BOX: Final = re.compile(r"\\(?:boxed|fbox|framebox)(?![A-Za-z])")
+"""A box inside an answer: nobody can say whether the answer is the box or what stands around it."""
 _ENVIRONMENT: Final = re.compile(r"\\begin\{")
 _ABSOLUTE: Final = re.compile(r"^[^|]*(?:\|[^|]*\|[^|]*)+$")
 _WORD: Final = re.compile(r"[A-Za-z][A-Za-z'.\- ]*")
 _VOWEL: Final = re.compile(r"[aeiouyAEIOUY]")
-_FUNCTION_NAMES: Final = "sin cos tan sec csc cot exp log ln sqrt pi inf min max gcd lcm det abs"
-_FUNCTIONS: Final = frozenset(_FUNCTION_NAMES.split(" "))
+CONSTANTS: Final = frozenset({"e", "i", "pi", "infty", "inf", "nan", "emptyset"})
+"""What looks like a name and has a value."""
+_FUNCTION_NAMES: Final = "sin cos tan sec csc cot arcsin arccos arctan exp log ln lg sqrt min max gcd lcm det abs"
+FUNCTIONS: Final = frozenset(_FUNCTION_NAMES.split(" "))
+"""Functions with or without their backslash."""
+_OPERATORS: Final = frozenset({"frac", "binom", "sum", "prod", "int", "lim", "text", "cdot", "times"})
 _NOT_FINITE: Final = re.compile(r"[+-]?\s*(?:nan|inf|infinity|float\(.*\))", re.I)
 
 
 def is_not_finite(text: str) -> bool:
     """Whether a cleaned text is a programmer's not-a-number or infinity, which equals nothing."""
     return _NOT_FINITE.fullmatch(text) is not None
+
+
+def has_box(text: str) -> bool:
+    """Whether a cleaned text still holds a box, so one that is not the whole text."""
+    return _BOX.search(text) is not None
 
 
 def read_shape(text: str) -> Shape:
@@ -95,16 +106,23 @@ def read_shape(text: str) -> Shape:
 def _read(text: str, depth: int) -> Shape:
     if parse_number(text) is not None:
         return Shape(Kind.SCALAR, text)
-    if not text or depth > 6 or not balanced(text) or not _well_nested(text):
+    if not text or depth > 6 or has_box(text) or not balanced(text) or not _well_nested(text):
         return Shape(Kind.OPAQUE, text)
     if (words := _words(text)) is not None:
         return Shape(Kind.WORDS, words)
     named = _NAMED.fullmatch(text)
-    if named is not None and named.group(1) not in _NOT_NAMES and len(_alternatives(text)) == 1:
+    if named is not None and _is_name(named.group(1)) and len(_alternatives(text)) == 1:
         inner = _read(clean(named.group(2)), depth + 1)
         if not inner.name and inner.kind not in (Kind.RELATION, Kind.WORDS, Kind.OPAQUE):
             return Shape(inner.kind, inner.text, inner.items, inner.brackets, named.group(1).replace(" ", ""))
     return _structure(text, depth)
+
+
+def _is_name(text: str) -> bool:
+    r"""Whether a text of a name's form is one: ``\sin(3)``, ``\pi`` and ``\infty`` have values of their own."""
+    word = text.removeprefix("\\")
+    base = re.split(r"[^A-Za-z]", word, maxsplit=1)[0]
+    return word not in CONSTANTS and base not in FUNCTIONS and base not in _OPERATORS
 
 
 def _structure(text: str, depth: int) -> Shape:
@@ -202,7 +220,7 @@ def _words(text: str) -> str | None:
     if _WORD.fullmatch(plain) is None:
         return None
     words = plain.split()
-    if any(word in _FUNCTIONS for word in words) and not marked:
+    if any(word in FUNCTIONS or word in CONSTANTS for word in words) and not marked:
         return None
     long = [word for word in words if len(word) >= 3 and _VOWEL.search(word)]
     return plain.lower().rstrip(".") if marked or (long and len(long) * 2 >= len(words)) else None

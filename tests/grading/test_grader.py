@@ -66,8 +66,66 @@ def test_check_gold_refuses(gold: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("gold", "message"),
+    [
+        *(
+            (gold, "missing value")
+            for gold in ("???", "---", "N/A", "n/a", "NA", "None", "null", r"\text{None}", "<NA>")
+        ),
+        *((gold, "missing value") for gold in ("see image", "See figure 3", "unknown", "TBD")),
+        *((gold, "take what follows") for gold in ("#### 72", "so it sold 72\n#### 72")),
+        ("first\nsecond", "several lines"),
+        (r"\boxed{5+\boxed{6}}", "a box beside"),
+        (r"5 + \fbox{6}", "a box beside"),
+    ],
+)
+def test_check_gold_refuses_what_no_answer_can_match(gold: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        check_gold(gold)
+
+
+@pytest.mark.parametrize(
     "gold",
-    ["42", "-1/2", r"\boxed{42}", "$42$", r"\sqrt{2}", "12:00", r"\text{no such triangle}", r"1, 2, \ldots, n", "x=1"],
+    [
+        *(
+            "42",
+            "-1/2",
+            r"\boxed{42}",
+            "$42$",
+            r"\sqrt{2}",
+            "12:00",
+            r"\text{no such triangle}",
+            r"1, 2, \ldots, n",
+            "x=1",
+        ),
+        *(
+            "Tuesday",
+            "east",
+            r"\text{(B)}",
+            "42\n",
+            "So\n\\boxed{5}",
+            r"\infty",
+            r"\{\}",
+            "∅",
+            "M",
+            r"\text{undefined}",
+        ),
+        *(
+            r"\sin 60^\circ",
+            r"\tan 45^\circ",
+            r"\binom52",
+            "\\begin{pmatrix}1\n\\\\2\\end{pmatrix}",
+            "2516_8",
+            r"\log_2 3",
+        ),
+        *(
+            r"\text{none of these}",
+            r"5\sqrt{2}\text{ cm}",
+            r"x \in \mathbb{R}",
+            r"\text{Area} = 12",
+            r"\overrightarrow{AB}",
+        ),
+    ],
 )
 def test_check_gold_accepts(gold: str) -> None:
     check_gold(gold)

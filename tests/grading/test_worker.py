@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from retool_env.grading import WorkerStartError, agrade, agrade_answer, check_gold, grade_answer, shutdown
+from retool_env.grading import symbolic as symbolic_module
 from retool_env.grading.symbolic import WORKER
 
 HANGS = ["(1+x)^{5000000}", r"9^{9^{9^9}}", r"\sin(\sin(\exp(\exp(\exp(3)))+3))"]
@@ -231,6 +232,7 @@ def test_shutdown_leaves_no_process() -> None:
 HOST = """
 import sys, os
 from retool_env.grading import grade_answer
+from retool_env.grading import symbolic as symbolic_module
 from retool_env.grading.symbolic import WORKER
 assert grade_answer(r"2\\sqrt{2}", r"\\sqrt{8}").correct
 if sys.argv[1] == "fork" and os.fork() == 0:
@@ -317,3 +319,25 @@ def test_a_worker_that_cannot_start_says_why(monkeypatch: pytest.MonkeyPatch, tm
 def test_a_gold_that_hangs_is_refused_at_load_time() -> None:
     with pytest.raises(ValueError, match="cannot be evaluated"):
         check_gold(r"9^{9^{9^9}}")
+
+
+def test_a_verdict_does_not_depend_on_chance() -> None:
+    # simplify draws random numbers, and of infinity it made anything.
+    for _ in range(10):
+        assert not grade_answer(r"\sqrt{3}\infty \sqrt{2}", r"\sqrt{2}").correct
+        assert not grade_answer(r"3\pi\infty 2\pi", r"2\pi").correct
+        shutdown()
+
+
+def test_each_request_starts_from_the_same_random_numbers(subprocess_python) -> None:
+    output = subprocess_python(
+        "import sys, random, sympy.core.random as source\n"
+        f"sys.path.insert(0, {str(Path(symbolic_module.__file__).parent)!r})\n"
+        "from equality import OPERATIONS\n"
+        "drawn = []\n"
+        "for _ in range(2):\n"
+        "    OPERATIONS['parses']('x', '')\n"
+        "    drawn.append((random.random(), source.rng.random()))\n"
+        "print(drawn[0] == drawn[1])\n"
+    )
+    assert output.splitlines()[-1] == "True"
