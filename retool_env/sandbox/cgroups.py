@@ -85,56 +85,63 @@ class MemoryCgroups:
         os.mkdir(self.folder)
         if self.version == 2:
             Path(self.folder, "cgroup.subtree_control").write_text("+memory")
-        self._free: list[str] = []
+        self._free: list[Cgroup] = []
         self._made = 0
 
-    def attach(self, pid: int) -> Cgroup:
-        """Moves a process, by its pid on the host, into a free cgroup."""
+    def take(self) -> Cgroup:
+        """Returns a free cgroup, for a process to enter by writing "0" to its ``procs``."""
         if self._free:
-            path = self._free.pop()
-        else:
-            path = os.path.join(self.folder, str(self._made))
-            self._made += 1
-            os.mkdir(path)
-            Path(path, _limit_file(self.version)).write_text(self.limit)
-            swap = "memory.memsw.limit_in_bytes" if self.version == 1 else "memory.swap.max"
-            with contextlib.suppress(OSError):  # only where swap is accounted
-                Path(path, swap).write_text(self.limit if self.version == 1 else "0")
-        cgroup = Cgroup(self, path)
-        with open(os.path.join(path, "cgroup.procs"), "wb", buffering=0) as file:
-            file.write(b"%d" % pid)
-        return cgroup
+            return self._free.pop()
+        path = os.path.join(self.folder, str(self._made))
+        self._made += 1
+        os.mkdir(path)
+        Path(path, _limit_file(self.version)).write_text(self.limit)
+        swap = "memory.memsw.limit_in_bytes" if self.version == 1 else "memory.swap.max"
+        with contextlib.suppress(OSError):  # only where swap is accounted
+            Path(path, swap).write_text(self.limit if self.version == 1 else "0")
+        return Cgroup(self, path)
 
     def release(self, cgroup: Cgroup) -> None:
         """Takes a cgroup back whose process has ended."""
-        self._free.append(cgroup.path)
+        self._free.append(cgroup)
+
+    def remove(self) -> None:
+        """Removes all of them; the supervisor does it too, if it still can."""
+        remove_cgroup(self.folder)
 
 
 class Cgroup:
-    """The cgroup of one program."""
+    """The cgroup of one program at a time."""
 
     __slots__ = ("_kills_before", "_owner", "path")
 
     def __init__(self, owner: MemoryCgroups, path: str):
         self._owner = owner
         self.path = path
-        self._kills_before = self._kills()
+        self._kills_before = 0
 
-    def _kills(self) -> int:
+    @property
+    def procs(self) -> str:
+        """The file that a process enters the cgroup by."""
+        return os.path.join(self.path, "cgroup.procs")
+
+    def oom_killed(self) -> bool:
+        """Whether the kernel has killed a process in here for memory since this was last asked.
+
+        Asked after every death without a claim, so the answer is about the current program.
+        """
         name = "memory.oom_control" if self._owner.version == 1 else "memory.events"
-        with open(os.path.join(self.path, name), "rb", buffering=0) as file:
+        kills = self._kills_before
+        with (
+            contextlib.suppress(OSError, ValueError),
+            open(os.path.join(self.path, name), "rb", buffering=0) as file,
+        ):
             for line in file.read().splitlines():
                 key, _, value = line.partition(b" ")
                 if key == b"oom_kill":
-                    return int(value)
-        return 0
-
-    def oom_killed(self) -> bool:
-        """Whether the kernel has killed a process in here for memory since the program was attached."""
-        try:
-            return self._kills() > self._kills_before
-        except OSError:
-            return False
+                    kills = int(value)
+        before, self._kills_before = self._kills_before, kills
+        return kills > before
 
     def release(self) -> None:
         """Gives it back for the next program."""

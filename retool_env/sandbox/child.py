@@ -12,6 +12,7 @@ import ast
 import atexit
 import builtins
 import contextlib
+import gc
 import importlib.machinery
 import importlib.util
 import io
@@ -28,7 +29,7 @@ import traceback
 from types import CodeType, FrameType, ModuleType
 from typing import IO, NoReturn
 
-from retool_env.sandbox import wire
+from retool_env.sandbox import kernel, wire
 
 FILENAME = "main.py"
 
@@ -41,7 +42,8 @@ class AllowedPackages:
     """A meta path finder for the allow-listed distributions, whose parent folder may not be listed or read.
 
     Attributes:
-        modules: Top-level module name -> path of its package folder or of its single file.
+        modules: Module name -> path of its package folder or of its single file. A dotted name is a part of a namespace
+            that several distributions share.
     """
 
     def __init__(self, modules: dict[str, str]):
@@ -50,10 +52,14 @@ class AllowedPackages:
     def find_spec(
         self, name: str, path: object = None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Finds a top-level module; submodules are found by Python's own finder in the package's folder."""
+        """Finds a listed module; submodules are found by Python's own finder in the package's folder."""
         location = self.modules.get(name)
-        if location is None or path is not None:
-            return None
+        if location is None:
+            if not any(listed.startswith(name + ".") for listed in self.modules):
+                return None
+            namespace = importlib.machinery.ModuleSpec(name, None, is_package=True)
+            namespace.submodule_search_locations = []
+            return namespace
         if os.path.isdir(location):
             start = os.path.join(location, "__init__.py")
             if os.path.exists(start):
@@ -72,25 +78,126 @@ def preload(modules: list[str]) -> None:
     sys.argv[:] = [FILENAME]
     for name in modules:
         importlib.import_module(name)
-    if "numpy" in sys.modules:
-        importlib.import_module("numpy.random")
+    warm_up()
 
 
-def serve(control: socket.socket) -> NoReturn:
+_WARM_UP = {
+    "numpy": """
+import numpy as np, numpy.random, numpy.linalg
+m = np.array([[4.0, 1.0, 0.5], [1.0, 3.0, 0.2], [0.5, 0.2, 2.0]])
+np.linalg.eigvals(m), np.linalg.solve(m, np.ones(3)), np.linalg.det(m), m @ m
+np.random.rand(3), np.random.default_rng(1)
+np.arange(6).reshape(2, 3).sum(axis=0).mean(), np.sort(np.array([3, 1, 2])), np.where(m > 1, m, 0), repr(m), str(m)
+""",
+    "sympy": """
+import sympy as sp
+a, n = sp.symbols('a'), sp.symbols('n', integer=True)
+for e in (sp.expand((2*a - 3)**4), sp.factor(a**3 - 8), sp.integrate(a*sp.exp(a), a), sp.diff(sp.sin(a)**2, a)):
+    str(e)
+for e in (2*a**2 - 7*a + 3, a**3 - 2*a - 4, sp.Eq(3*a, 7)):
+    str(sp.solve(e, a))
+str(sp.simplify(sp.cos(a)**2 + sp.sin(a)**2)), sp.Rational(2, 7) + 1, sp.sqrt(12), sp.N(sp.pi, 20), sp.binomial(9, 4)
+sp.factorint(360), sp.isprime(97), sp.prime(7), sp.divisors(28), sp.gcd(24, 36), sp.totient(10), sp.nsimplify(0.25)
+str(sp.Sum(n**2, (n, 1, 9)).doit()), sp.Matrix([[2, 1], [1, 3]]).inv(), str(sp.limit(sp.sin(a)/a, a, 0))
+str(sp.solve([a + n - 5, a - n - 1], [a, n])), sp.sympify('a**2 + 1'), sp.series(sp.exp(a), a, 0, 4)
+""",
+}
+_ROUNDS = 8
+"""CPython specialises bytecode as it runs; after this many rounds it has settled."""
+
+
+def warm_up() -> None:
+    """Does in the zygote what programs often do, so that no program has to pay for the first time."""
+    for _ in range(_ROUNDS):
+        for name, source in _WARM_UP.items():
+            if name in sys.modules:
+                exec(compile(source, FILENAME, "exec"), {"__name__": "__main__"})
+        run("print(1)\ntry:\n    1/0\nexcept ZeroDivisionError as e:\n    f'{e!r}'", True, io.StringIO())
+
+
+_TYPICAL = (
+    (
+        "math",
+        """
+import math, random
+values = [k * k for k in range(20)]
+table = {str(v): v for v in values}
+def f(n):
+    return n if n < 2 else f(n - 1) + f(n - 2)
+class Point:
+    def __init__(self, x): self.x = x
+print(f(10), sum(values), sorted(table), f"{math.pi:.4f}", Point(3).x)
+try:
+    1/0
+except ZeroDivisionError as e:
+    print(repr(e))
+""",
+    ),
+    (
+        "numpy",
+        """
+import numpy as np
+m = np.array([[2.0, 1.0], [1.0, 5.0]])
+print(np.linalg.eigvals(m), m.sum())
+""",
+    ),
+    (
+        "sympy",
+        """
+import sympy as sp
+b = sp.symbols('b')
+print(sp.expand((b + 2)**3), sp.solve(b**2 - 9*b + 14, b), sp.Rational(1, 3))
+""",
+    ),
+)
+"""Few and ordinary: what they touch is copied for every child that waits."""
+
+
+def rehearse() -> None:
+    """Runs typical programs, their output going nowhere, so that the memory they use is there and our own.
+
+    A program that follows finds an interpreter like any other: modules were all imported before, ``random`` is seeded
+    again, ``__main__`` is made anew.
+    """
+    gc.enable()
+    _seed(1)
+    files = [io.TextIOWrapper(io.BufferedWriter(io.BytesIO()), encoding="utf-8") for _ in range(2)]
+    sys.stdout, sys.stderr = files
+    for name, source in _TYPICAL:
+        if name in sys.modules:
+            run(source, True, files[1])
+    for file in files:
+        file.flush()
+    gc.collect()
+    gc.freeze()
+
+
+def serve(control: socket.socket, pages: kernel.Pages) -> NoReturn:
     """Says that it is ready, waits for a program, runs it, reports, and waits to be killed. Does not return."""
     control.send(wire.READY)
     header = control.recv(wire.RUN_HEAD.size)
+    if header == wire.WARM:
+        kernel.populate(pages)
+        rehearse()
+        control.send(wire.WARM)
+        header = control.recv(wire.RUN_HEAD.size)
     if len(header) != wire.RUN_HEAD.size:
         _exit(0)
     size, seed, limit_s, echo = wire.RUN_HEAD.unpack(header)
-    source = wire.recv_body(control, size)
     _limit_cpu(limit_s)
+    gc.enable()
     _seed(seed)
     sys.stdin = io.TextIOWrapper(io.FileIO(0, closefd=False), encoding="utf-8")
     sys.stdout = out = _text_file(1, "strict")
     sys.stderr = err = _text_file(2, "backslashreplace")
     _flush_before_the_deadline(limit_s, out)
-    code, error_class = run(source.decode("utf-8", "surrogatepass"), echo, err)
+    try:
+        source = wire.recv_body(control, size).decode("utf-8", "surrogatepass")
+    except MemoryError:
+        err.write("MemoryError: the program itself is larger than the memory it may use\n")
+        code, error_class = 1, "MemoryError"
+    else:
+        code, error_class = run(source, echo, err)
     for stream in (sys.stdout, out, sys.stderr, err):
         try:
             stream.flush()
@@ -116,13 +223,17 @@ def run(source: str, echo: bool, err: IO[str]) -> tuple[int, str]:
         exec(body, main.__dict__)
         if last is not None:
             exec(last, main.__dict__)
-        _finish()
+        ended = 0, ""
     except SystemExit as stop:
-        return _exit_code(stop, err)
+        ended = _exit_code(stop, err)
     except BaseException as error:
         _report(error, err)
-        return 1, type(error).__name__
-    return 0, ""
+        ended = 1, type(error).__name__
+    try:
+        _finish()
+    except BaseException as error:  # reported, as an interpreter does; the exit code stays
+        _report(error, err)
+    return ended
 
 
 def _split(source: str) -> tuple[CodeType, CodeType | None]:
@@ -147,7 +258,7 @@ def _exit_code(stop: SystemExit, err: IO[str]) -> tuple[int, str]:
     if code is None:
         return 0, ""
     if isinstance(code, int):
-        return code & 0x7FFFFFFF, "SystemExit" if code else ""
+        return code & 0xFF, "SystemExit" if code & 0xFF else ""
     with contextlib.suppress(BaseException):  # an exit message that cannot be printed changes nothing
         err.write(f"{code}\n")
     return 1, "SystemExit"
@@ -204,5 +315,7 @@ def _flush_before_the_deadline(limit_s: float, out: IO[str]) -> None:
         except BaseException:  # the signal came in the middle of a write, or the program closed it
             return
 
-    signal.signal(signal.SIGALRM, flush)
-    signal.setitimer(signal.ITIMER_REAL, limit_s * 0.5, limit_s * 0.2)
+    # Not SIGALRM: that one belongs to the program.
+    signal.signal(signal.SIGRTMAX, flush)
+    with contextlib.suppress(OSError, AttributeError):  # no timers: a time-out shows what was flushed by then
+        kernel.start_interval_timer(signal.SIGRTMAX, limit_s * 0.5, limit_s * 0.2)

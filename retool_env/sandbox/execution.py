@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import socket
 import time
@@ -52,7 +53,7 @@ class Outcome:
 class Child:
     """A contained child: its descriptors and its cgroup."""
 
-    __slots__ = ("cgroup", "control", "err", "out", "pid", "pidfd", "zygote_pid")
+    __slots__ = ("borrowed", "cgroup", "control", "err", "exit", "lost", "out", "pid", "pidfd", "warm", "zygote_pid")
 
     def __init__(self, zygote_pid: int, pid: int, control: socket.socket, out: int, err: int, pidfd: int):
         self.zygote_pid = zygote_pid  # its pid as the zygote knows it
@@ -62,6 +63,10 @@ class Child:
         self.err = err
         self.pidfd = pidfd
         self.cgroup: Cgroup | None = None
+        self.borrowed = False  # another thread than the host's reads its descriptors now
+        self.exit: tuple[int, float] | None = None  # reaped while it was borrowed: wait status, CPU seconds
+        self.warm = False  # has copied the memory that typical programs write to
+        self.lost = False  # given up, with its zygote or at the end, while it was borrowed
         control.setblocking(False)
         os.set_blocking(out, False)
         os.set_blocking(err, False)
@@ -116,6 +121,7 @@ class Job:
     cpu_before: float = 0.0
     waited_before: float = 0.0
     silent: bool = False  # the child closed its socket: only its exit can say more
+    ended: set[int] = field(default_factory=set)  # output pipes that have been closed on the other side
 
     def begin(self, child: Child) -> None:
         """Hands the program to a ready child.
@@ -144,6 +150,7 @@ class Job:
             except BlockingIOError:
                 return True
             if not data:
+                self.ended.add(fd)
                 return False
             buffer += data
             if len(data) < _READ or self.over_cap:
@@ -185,7 +192,59 @@ class Job:
         )
         for name, value in fields.items():
             setattr(outcome, name, value)
+        if truncated and status in (ExecutionStatus.OK, ExecutionStatus.ERROR, ExecutionStatus.KILLED):
+            outcome.status, outcome.exit_code, outcome.error_class = ExecutionStatus.OUTPUT_LIMIT, None, ""
         return outcome
+
+    def run_borrowed(self, child: Child) -> Outcome | None:
+        """Runs the program in the calling thread; returns its outcome, or None where the host's thread must go on.
+
+        That is at the deadline, when it writes too much, and when the child ends without a claim.
+        """
+        self.future.set_running_or_notify_cancel()
+        try:
+            self.begin(child)
+        except OSError:  # it died while it waited; nothing was run
+            return Outcome(ExecutionStatus.UNAVAILABLE)
+        poll = select.poll()
+        control = child.control.fileno()
+        for fd in (control, child.out, child.err):
+            poll.register(fd, select.POLLIN)
+        while True:
+            events = poll.poll(max(0.0, self.deadline - time.monotonic()) * 1000)
+            if not events:
+                return None
+            for fd, _ in events:
+                if fd != control and not self.read(fd):
+                    poll.unregister(fd)
+            if self.over_cap:
+                return None
+            if any(fd == control for fd, _ in events):
+                outcome = self.hear()
+                if outcome is not None or self.silent:
+                    return outcome
+
+    def hear(self) -> Outcome | None:
+        """Reads what the child sent; returns the outcome if that was its claim."""
+        assert self.child is not None
+        try:
+            message = self.child.control.recv(wire.CLAIM_MAX)
+        except BlockingIOError:
+            return None
+        except OSError:
+            message = b""
+        if not message:
+            self.silent = _hung_up(self.child.control)  # else it sent an empty packet
+            return None
+        outcome = self.claim(message)
+        if outcome.status is ExecutionStatus.ERROR and self.child.cgroup is not None and self.child.cgroup.oom_killed():
+            outcome.status = ExecutionStatus.MEMORY
+        return outcome
+
+    def forget(self) -> None:
+        """Lets go of what only a running program needs; the future keeps the outcome."""
+        self.code = b""
+        self.out, self.err = bytearray(), bytearray()
 
     def claim(self, message: bytes) -> Outcome:
         """Makes the outcome from the child's claim; a malformed one is an error without an exit code."""
@@ -194,6 +253,7 @@ class Job:
         _, code = wire.CLAIM_HEAD.unpack_from(message)
         name = message[wire.CLAIM_HEAD.size : wire.CLAIM_MAX].decode("utf-8", "replace")
         name = "".join(character for character in name if character.isidentifier() or character.isalnum())
+        code &= 0xFF
         if code == 0:
             return self.finish(ExecutionStatus.OK, exit_code=0, claimed=True)
         return self.finish(ExecutionStatus.ERROR, exit_code=code, error_class=name, claimed=True)
@@ -219,3 +279,9 @@ class Job:
             outcome = self.finish(status, exit_code=code, error_class="SystemExit" if code else "")
         outcome.cpu_s = max(0.0, cpu_s - self.cpu_before)
         return outcome
+
+
+def _hung_up(sock: socket.socket) -> bool:
+    poll = select.poll()
+    poll.register(sock, select.POLLRDHUP | select.POLLHUP)
+    return bool(poll.poll(0))

@@ -29,7 +29,7 @@ class Inventory:
         folders: Folders readable as a whole, apart from ``masked``.
         files: Single readable files.
         masked: Folders inside ``folders`` that stay out of reach: other people's site-packages.
-        modules: Top-level module name -> folder or file, for the allow-listed distributions.
+        modules: Module name -> folder or file, for the allow-listed distributions; dotted below shared namespaces.
         distributions: Name -> version of the allow-listed distributions that are installed.
         library_path: Folder of the interpreter's own shared library, or an empty string where it has none. The
             loader is told of it, as it was perhaps told through an environment that programs do not get.
@@ -158,14 +158,21 @@ def _distribution_paths(packages: tuple[str, ...], search: tuple[str, ...]) -> t
             installed.setdefault(_canonical(name), distribution)
     modules: dict[str, str] = {}
     versions: dict[str, str] = {}
-    waiting = [_canonical(name) for name in packages]
+    asked = [_canonical(name) for name in packages]
+    waiting = list(asked)
     while waiting:
         name = waiting.pop()
         if name in versions or name not in installed:
             continue
         distribution = installed[name]
+        found = _modules_of(distribution)
+        if not found and name in asked:
+            raise ConfigurationError(
+                f"packages: {name!r} is installed in a way that lists no files (an editable install?), so what it may "
+                "read is not known; install it as a wheel"
+            )
         versions[name] = distribution.version
-        modules.update(_top_level(distribution))
+        modules.update(found)
         waiting += _requirements(distribution)
     return dict(sorted(modules.items())), dict(sorted(versions.items()))
 
@@ -180,18 +187,28 @@ def _requirements(distribution: metadata.Distribution) -> list[str]:
     return names
 
 
-def _top_level(distribution: metadata.Distribution) -> dict[str, str]:
-    """Maps the top-level names of a distribution to their paths; library folders (numpy.libs) are included."""
+def _modules_of(distribution: metadata.Distribution) -> dict[str, str]:
+    """Maps the modules of a distribution to their paths; library folders (numpy.libs) are included.
+
+    A folder without a file of the distribution's own directly in it is a namespace that others share: what is below it
+    is listed instead, under dotted names.
+    """
+    files = [file.parts for file in distribution.files or () if file.parts[0] not in ("..", "/")]
+    files = [parts for parts in files if not parts[0].endswith((".dist-info", ".egg-info", ".pth"))]
     found: dict[str, str] = {}
-    tops = {file.parts[0] for file in distribution.files or ()}
-    for top in tops - {"..", "/", "__pycache__"}:
-        if top.endswith((".dist-info", ".egg-info", ".pth")):
+    waiting: set[tuple[str, ...]] = {parts[:1] for parts in files}
+    while waiting:
+        place = waiting.pop()
+        below = [parts for parts in files if parts[: len(place)] == place]
+        if place[-1] == "__pycache__":
             continue
-        path = Path(str(distribution.locate_file(top))).resolve()
-        if path.is_dir():
-            found[top] = str(path)
+        path = Path(str(distribution.locate_file("/".join(place)))).resolve()
+        if path.is_dir() and not any(len(parts) == len(place) + 1 for parts in below):
+            waiting |= {parts[: len(place) + 1] for parts in below}
+        elif path.is_dir():
+            found[".".join(place)] = str(path)
         elif path.suffix in (".py", ".so"):
-            found[top.split(".")[0]] = str(path)
+            found[".".join((*place[:-1], place[-1].split(".")[0]))] = str(path)
     return found
 
 
@@ -208,5 +225,5 @@ def check_preload(preload: tuple[str, ...], inventory: Inventory) -> None:
     """
     for name in preload:
         top = name.split(".")[0]
-        if top not in inventory.modules and top not in sys.stdlib_module_names:
+        if not any(listed.split(".")[0] == top for listed in inventory.modules) and top not in sys.stdlib_module_names:
             raise SandboxUnavailableError(f"preload: {name!r} is not in the allow-listed, installed packages")

@@ -99,6 +99,46 @@ def mount_tmpfs(target: str, size_mb: int, inodes: int, owner: int) -> None:
     _check(libc.mount(b"tmpfs", os.fsencode(target), b"tmpfs", flags, options), f"mount tmpfs on {target}")
 
 
+_MADV_POPULATE_WRITE = 23
+
+
+Pages = list[tuple[ctypes.c_void_p, ctypes.c_size_t]]
+
+
+def populate(pages: Pages) -> None:
+    """Makes pages present and our own, as writing to each would. Needs Linux 5.14; does nothing before that."""
+    madvise = libc.madvise
+    for address, size in pages:
+        madvise(address, size, _MADV_POPULATE_WRITE)
+
+
+_fork = ctypes.PyDLL(None).fork
+
+
+def fork() -> int:
+    """Forks without CPython's hooks, which write to many pages of a large process.
+
+    They mend locks that other threads might hold, and reseed ``random``. Only for a process with one thread, whose
+    children reseed by themselves.
+    """
+    return int(_check(_fork(), "fork"))
+
+
+_SIGEV_SIGNAL, _CLOCK_MONOTONIC = 0, 1
+
+
+def start_interval_timer(signal_number: int, first_s: float, interval_s: float) -> None:
+    """Has the kernel send this process a signal again and again; unlike setitimer, ``alarm`` does not share it."""
+    # struct sigevent is 64 bytes: value (8), signal, how to notify, the rest unused.
+    event = struct.pack("Qii48x", 0, signal_number, _SIGEV_SIGNAL)
+    timer = ctypes.c_void_p()
+    _check(libc.timer_create(_CLOCK_MONOTONIC, event, ctypes.byref(timer)), "timer_create")
+    times = []
+    for seconds in (interval_s, first_s):
+        times += [int(seconds), int(seconds % 1 * 1e9) or 1]
+    _check(libc.timer_settime(timer, 0, struct.pack("4q", *times), None), "timer_settime")
+
+
 class _FilterProgram(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_void_p))
 

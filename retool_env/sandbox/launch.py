@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import select
+import signal
 import socket
 import struct
 import subprocess
@@ -16,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from retool_env.errors import SandboxUnavailableError
-from retool_env.sandbox import cgroups, inventory, landlock, nsjail, privileges, seccomp, supervisor, wire
+from retool_env.sandbox import cgroups, inventory, landlock, learning, nsjail, privileges, seccomp, wire
 from retool_env.sandbox.config import SandboxConfig
 
 _HERE = Path(__file__).parent
 _START_LIMIT_S = 60.0
-_SLOTS = 1000
+_GRACE_S = 1.0
 _TMP_INODES = 1024
 _MIB = 1 << 20
 
@@ -34,6 +36,8 @@ left, = struct.unpack("!Q", head)
 parts = []
 while left:
     parts.append(control.recv(65536))
+    if not parts[-1]:
+        sys.exit(1)
     left -= len(parts[-1])
 payload = json.loads(b"".join(parts))
 for name in ("retool_env", "retool_env.sandbox"):
@@ -74,18 +78,25 @@ class ZygoteProcess:
     pidfd: int = -1
     pid: int = 0
 
-    def end(self, wait_s: float = 10.0) -> None:
-        """Ends the zygote and everything below it, and reaps what we started."""
+    def end(self) -> None:
+        """Ends the zygote and everything below it, reaps what we started, and removes its cgroups."""
         with contextlib.suppress(OSError):
             self.control.send(wire.QUIT)
+        if self.pidfd >= 0:
+            poll = select.poll()
+            poll.register(self.pidfd, select.POLLIN)
+            if not poll.poll(_GRACE_S * 1000):  # stopped, say
+                with contextlib.suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
         self.abandon()
-        if self.process is None:
-            return
-        try:
-            self.process.wait(wait_s)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        if self.process is not None:
+            try:
+                self.process.wait(_GRACE_S)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        if self.memory is not None:
+            self.memory.remove()
 
     def abandon(self) -> None:
         """Closes our descriptors only (also in a forked process, to which the zygote does not belong)."""
@@ -98,11 +109,18 @@ class ZygoteProcess:
     def complaint(self) -> str:
         """Returns what the zygote or nsjail wrote on standard error."""
         size = os.fstat(self.log).st_size
-        return os.pread(self.log, 2000, max(0, size - 2000)).decode("utf-8", "replace").strip()
+        lines = os.pread(self.log, 16000, max(0, size - 16000)).decode("utf-8", "replace").splitlines()
+        # The loader's remark about libraries without version information is on every start, and harmless.
+        return "\n".join(line for line in lines if "no version information available" not in line)[-2000:].strip()
 
 
-def start(tier: str, config: SandboxConfig) -> ZygoteProcess:
+def start(tier: str, config: SandboxConfig, slots: int) -> ZygoteProcess:
     """Starts a zygote in a tier and waits until it is ready.
+
+    Args:
+        tier: Where to start it.
+        config: The sandbox's configuration.
+        slots: Children it may have at the same time, with those that are being reaped.
 
     Raises:
         SandboxUnavailableError: It cannot run here; says what is missing.
@@ -110,13 +128,15 @@ def start(tier: str, config: SandboxConfig) -> ZygoteProcess:
     """
     world = inventory.take(config.packages, config.python)
     rights = privileges.current()
-    uids = rights.spare_ids(_SLOTS)
-    settings = _settings(tier, config, world, rights, uids)
+    uids = rights.spare_ids(slots)
+    settings = _settings(tier, config, world, rights, uids, slots)
     base = cgroups.find_base() if tier == "nsjail" and rights.is_root else None
     memory = None if base is None else cgroups.MemoryCgroups(base, config.memory_mb)
-    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    here, there = (_above_stdio(end) for end in socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET))
     zygote = ZygoteProcess(tier, here, memory, log=os.memfd_create("retool-zygote-log"))
-    owner = os.pidfd_open(os.getpid())
+    pidfd = os.pidfd_open(os.getpid())
+    owner = fcntl.fcntl(pidfd, fcntl.F_DUPFD_CLOEXEC, 3)
+    os.close(pidfd)
     python = (world.executable, "-S", "-s", "-P", "-B", "-X", "utf8", "-c", _BOOT, str(there.fileno()))
     environment = _environment(world)
     try:
@@ -125,7 +145,7 @@ def start(tier: str, config: SandboxConfig) -> ZygoteProcess:
                 command=python,
                 environment=environment,
                 mounts=nsjail.jail_mounts(world, config.tmp_mb),
-                ids=_jail_ids(rights, uids),
+                ids=_jail_ids(rights, uids, slots),
                 pass_fds=(there.fileno(),),
             )
             command = _supervised(jail, owner, memory)
@@ -142,16 +162,18 @@ def start(tier: str, config: SandboxConfig) -> ZygoteProcess:
         _handshake(zygote, config)
     except BaseException:
         there.close()
-        zygote.abandon()
-        if zygote.process is not None:
-            zygote.process.kill()
-            zygote.process.wait()
-        if memory is not None:
-            supervisor.remove_cgroup(memory.folder)
+        zygote.end()
         raise
     finally:
         os.close(owner)
     return zygote
+
+
+def _above_stdio(end: socket.socket) -> socket.socket:
+    """Moves a socket out of 0 to 2, where it lands if the owner has closed its standard files."""
+    moved = socket.socket(fileno=fcntl.fcntl(end.fileno(), fcntl.F_DUPFD_CLOEXEC, 3))
+    end.close()
+    return moved
 
 
 _JAIL_UID_BASE = 1000
@@ -159,14 +181,19 @@ _THREADS = 64
 
 
 def _settings(
-    tier: str, config: SandboxConfig, world: inventory.Inventory, rights: privileges.Privileges, uids: int | None
+    tier: str,
+    config: SandboxConfig,
+    world: inventory.Inventory,
+    rights: privileges.Privileges,
+    uids: int | None,
+    slots: int,
 ) -> dict[str, Any]:
     """Makes what the zygote is told."""
     in_jail = tier == "nsjail"
     preload = config.preload if config.preload is not None else inventory.default_preload(world)
     inventory.check_preload(preload, world)
     return {
-        "slots": _SLOTS,
+        "slots": slots,
         "namespaces": in_jail,
         "uid_base": (_JAIL_UID_BASE if in_jail else uids) if uids is not None else None,
         "keep_read_cap": uids is not None and not world.open_to_all(),
@@ -199,11 +226,11 @@ def _supervised(jail: nsjail.Jail, owner: int, memory: cgroups.MemoryCgroups | N
     return [sys.executable, "-I", "-S", str(_HERE / "supervisor.py"), json.dumps(order)]
 
 
-def _jail_ids(rights: privileges.Privileges, uids: int | None) -> tuple[nsjail.IdRange, ...]:
+def _jail_ids(rights: privileges.Privileges, uids: int | None, slots: int) -> tuple[nsjail.IdRange, ...]:
     zygote = nsjail.IdRange(0, rights.uid, rights.gid, 1)
     if uids is None:
         return (zygote,)
-    return (zygote, nsjail.IdRange(_JAIL_UID_BASE + 1, uids + 1, uids + 1, _SLOTS))
+    return (zygote, nsjail.IdRange(_JAIL_UID_BASE + 1, uids + 1, uids + 1, slots))
 
 
 def _rlimits(config: SandboxConfig, threads: int) -> dict[str, int]:
@@ -233,7 +260,6 @@ def _send_start(control: socket.socket, owner: int, settings: dict[str, Any]) ->
 def _handshake(zygote: ZygoteProcess, config: SandboxConfig) -> None:
     deadline = time.monotonic() + _START_LIMIT_S
     try:
-        select.select([zygote.control], [], [], _START_LIMIT_S)
         message, ancillary, _, _ = zygote.control.recvmsg(8192, socket.CMSG_LEN(4))
     except OSError:
         message, ancillary = b"", []
@@ -251,7 +277,31 @@ def _handshake(zygote: ZygoteProcess, config: SandboxConfig) -> None:
     # Where the kernel counts real use, address space may be larger: its verdict, not a failed mmap, decides.
     spare = config.memory_mb * 4 if zygote.memory is not None else config.memory_mb
     zygote.control.send(struct.pack("!Q", pages * os.sysconf("SC_PAGE_SIZE") + spare * _MIB))
+    _teach(zygote)
     zygote.control.settimeout(None)
+
+
+def _teach(zygote: ZygoteProcess) -> None:
+    """Tells the zygote which memory its children will use: looked up from outside, since the jail has no /proc."""
+    seen: list[set[int]] = []
+    for _ in range(wire.LEARNERS):
+        message, ancillary, _, _ = zygote.control.recvmsg(8, socket.CMSG_LEN(4))
+        if message != wire.LEARNER or not ancillary:
+            raise SandboxUnavailableError(f"the {zygote.tier} tier does not start here: {zygote.complaint()}")
+        (learner,) = struct.unpack("i", ancillary[0][2][:4])
+        try:
+            seen.append(learning.dirtied_pages(host_pid(learner), zygote.pid))
+        finally:
+            os.close(learner)
+        zygote.control.send(wire.LEARNER)
+    fork, typical = seen
+    _send_ranges(zygote, learning.ranges(typical - fork))
+
+
+def _send_ranges(zygote: ZygoteProcess, ranges: list[tuple[int, int]]) -> None:
+    body = b"".join(struct.pack("!QQ", address, size) for address, size in ranges)
+    zygote.control.send(wire.BODY.pack(len(body)))
+    wire.send_body(zygote.control, body)
 
 
 def host_pid(pidfd: int) -> int:

@@ -74,7 +74,7 @@ class Jail:
             'hostname: "sandbox"', "time_limit: 0", "log_level: ERROR",
             "keep_caps: true", "disable_no_new_privs: true", "nice_level: 0", "iface_no_lo: true",
             "rlimit_as_type: HARD", "rlimit_cpu_type: HARD", "rlimit_fsize_type: HARD",
-            "rlimit_nofile: 4096", "rlimit_nproc_type: HARD",
+            "rlimit_nofile_type: HARD", "rlimit_nproc_type: HARD",
         ]  # fmt: skip
         lines += [f"envar: {_quote(item)}" for item in self.environment]
         lines += [f"pass_fd: {fd}" for fd in self.pass_fds]
@@ -104,7 +104,7 @@ class Jail:
             mode=Mode.ONCE, hostname="sandbox", time_limit=0, log_level=LogLevel.ERROR,
             keep_caps=True, disable_no_new_privs=True, nice_level=0, iface_no_lo=True,
             rlimit_as_type=RLimitType.HARD, rlimit_cpu_type=RLimitType.HARD,
-            rlimit_fsize_type=RLimitType.HARD, rlimit_nofile=4096, rlimit_nproc_type=RLimitType.HARD,
+            rlimit_fsize_type=RLimitType.HARD, rlimit_nofile_type=RLimitType.HARD, rlimit_nproc_type=RLimitType.HARD,
             envar=list(self.environment), pass_fd=list(self.pass_fds),
             uidmap=[IdMap(str(ids.inside), str(ids.outside_uid), ids.count) for ids in self.ids],
             gidmap=[IdMap(str(ids.inside), str(ids.outside_gid), ids.count) for ids in self.ids],
@@ -138,7 +138,14 @@ SITE = "/opt/site"
 
 def jail_modules(inventory: Inventory) -> dict[str, str]:
     """Returns the allow-listed top-level modules by their paths in the jail."""
-    return {name: f"{SITE}/{os.path.basename(path)}" for name, path in inventory.modules.items()}
+    return {name: _in_jail(name, path) for name, path in inventory.modules.items()}
+
+
+def _in_jail(name: str, path: str) -> str:
+    parent = name.rpartition(".")[0] if os.path.basename(path) != name else ""
+    return (
+        "/".join((SITE, *parent.split("."), os.path.basename(path))) if parent else f"{SITE}/{os.path.basename(path)}"
+    )
 
 
 def jail_mounts(inventory: Inventory, tmp_mb: int) -> tuple[Mount, ...]:

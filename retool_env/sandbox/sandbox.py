@@ -12,13 +12,15 @@ from types import TracebackType
 from typing import Any, Self
 
 from retool_env.errors import ConfigurationError, SandboxClosedError, SandboxUnavailableError
-from retool_env.sandbox.api import ExecutionResult
+from retool_env.sandbox.api import ExecutionResult, ExecutionStatus
 from retool_env.sandbox.config import SandboxConfig
 from retool_env.sandbox.execution import Job, Outcome
 from retool_env.sandbox.host import Host
 
 _TIERS = ("nsjail", "landlock")
 """Best first: what ``auto`` tries, in this order."""
+
+_MAX_PROGRAM_BYTES = 16 << 20
 
 _forked: weakref.WeakSet[Sandbox]
 
@@ -77,9 +79,13 @@ class Sandbox:
 
         Raises:
             SandboxClosedError: The sandbox was closed.
-            ConfigurationError: ``timeout_s`` is not a positive, finite number.
+            ConfigurationError: ``timeout_s`` is not above 0 and up to 86400 (a day).
+            SandboxError: Called in a callback of a future of this sandbox, where it would wait for itself.
         """
-        return self._submit(code, timeout_s).future.result().result()
+        job = self._job(code, timeout_s)
+        if job.future.done():
+            return job.future.result().result()
+        return self._current_host().run_here(job).result()
 
     def submit(self, code: str, timeout_s: float | None = None) -> Future[ExecutionResult]:
         """Queues a program; the future gets its result. Cancelling the future kills the program."""
@@ -135,15 +141,26 @@ class Sandbox:
         return f"<Sandbox tier={self._tier!r} {'closed' if self._closed else 'open'}>"
 
     def _submit(self, code: str, timeout_s: float | None) -> Job:
+        job = self._job(code, timeout_s)
+        if not job.future.done():
+            self._current_host().submit(job)
+        return job
+
+    def _job(self, code: str, timeout_s: float | None) -> Job:
         if not isinstance(code, str):
             raise TypeError(f"code must be a str, not {type(code).__name__}")
         limit = self.config.timeout_s if timeout_s is None else timeout_s
-        if not 0 < limit < float("inf"):
-            raise ConfigurationError(f"timeout_s must be a positive, finite number of seconds, got {timeout_s!r}")
+        if not 0 < limit <= 86400:
+            raise ConfigurationError(
+                f"timeout_s must be a number of seconds above 0 and up to 86400, got {timeout_s!r}"
+            )
         config = self.config
         data = code.encode("utf-8", "surrogatepass")
         job = Job(data, limit, config.echo, config.seed, config.max_output_bytes)
-        self._current_host().submit(job)
+        largest = min(_MAX_PROGRAM_BYTES, config.memory_mb << 17)  # an eighth of its memory
+        if len(data) > largest:
+            message = f"MemoryError: the program has {len(data)} bytes; {largest} are the most that is run\n".encode()
+            job.future.set_result(Outcome(ExecutionStatus.ERROR, stderr=message, error_class="MemoryError"))
         return job
 
     def _cancel(self, job: Job) -> None:
@@ -153,11 +170,11 @@ class Sandbox:
 
     def _current_host(self) -> Host:
         host = self._host
-        if host is None:
+        if host is None or host.broken:
             with self._lock:
                 if self._closed:
                     raise SandboxClosedError("the sandbox is closed: make a new one")
-                if self._host is None:
+                if self._host is None or self._host.broken:
                     self._start()
                 host = self._host
         assert host is not None

@@ -48,9 +48,10 @@ _CLONE_THREAD = 0x00010000
 _CLONE_FORBIDDEN = 0x7E020000 | 0x80 | 0x2000 | 0x8000  # new namespaces (with time), CLONE_PTRACE, CLONE_PARENT
 _SOCK_TYPE_MASK, _AF_UNIX, _SOCK_STREAM = 0xF, 1, 1
 _FCNTL = {
-    "F_DUPFD": 0, "F_GETFD": 1, "F_SETFD": 2, "F_GETFL": 3, "F_SETFL": 4, "F_GETLK": 5, "F_SETLK": 6, "F_SETLKW": 7,
-    "F_OFD_GETLK": 36, "F_OFD_SETLK": 37, "F_OFD_SETLKW": 38, "F_DUPFD_CLOEXEC": 1030, "F_GETPIPE_SZ": 1032,
+    "F_DUPFD": 0, "F_GETFD": 1, "F_SETFD": 2, "F_GETFL": 3, "F_SETFL": 4, "F_DUPFD_CLOEXEC": 1030, "F_GETPIPE_SZ": 1032,
 }  # fmt: skip
+# Locks on files that one may only read would be a channel between programs.
+_FCNTL_LOCKS = {"F_GETLK": 5, "F_SETLK": 6, "F_SETLKW": 7, "F_OFD_GETLK": 36, "F_OFD_SETLK": 37, "F_OFD_SETLKW": 38}
 _IOCTL = {
     "TCGETS": 0x5401, "TIOCGWINSZ": 0x5413, "FIONREAD": 0x541B, "FIONBIO": 0x5421,
     "FIONCLEX": 0x5450, "FIOCLEX": 0x5451,
@@ -98,6 +99,7 @@ class Policy:
         rules: list[tuple[str, tuple[_Arg, ...]]] = [(name, ()) for name in _ALLOWED]
         if self.writable_folder:
             rules += [(name, ()) for name in _WRITABLE_FOLDER]
+            rules += [("fcntl", (_low(1, value),)) for value in _FCNTL_LOCKS.values()]
         # O_TRUNC with O_RDONLY truncates a file that one may only read, unseen by Landlock before ABI 3.
         for name, flags in (("open", 1), ("openat", 2)):
             rules.append((name, (_bits(flags, _O_TRUNC, 0),)))

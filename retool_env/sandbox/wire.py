@@ -3,11 +3,13 @@
 All three talk over SOCK_SEQPACKET sockets, so a message is never split or joined. Bodies that may be large (the
 program, the zygote's start-up data) are a counted sequence of packets.
 
-    host -> zygote   SPAWN, QUIT
-    zygote -> host   READY (once, with a pidfd of the zygote), CHILD (control socket, stdout, stderr, pidfd),
+    host -> zygote   SPAWN (with the descriptor of a cgroup.procs file, where there are cgroups), QUIT
+    zygote -> host   READY (once, with a pidfd of the zygote),
+                     LEARNER (with a pidfd of it), CHILD (control socket, stdout, stderr, pidfd),
                      EXITED (wait status and resource usage)
-    host -> child    RUN header, then the program in packets
-    child -> host    READY, once contained and before any program is there; then
+    host -> child    WARM, at most once (copy memory and run typical programs in advance);
+                     then the RUN header, then the program in packets
+    child -> host    READY, once contained and before any program is there; WARM, when that is done; then
                      CLAIM: exit code and exception class; untrusted
 """
 
@@ -20,6 +22,8 @@ PACKET = 65536
 SPAWN = b"s"
 QUIT = b"q"
 READY = b"r"
+LEARNER = b"l"
+WARM = b"w"
 FAILED = b"f"
 CHILD = b"c"
 EXITED = b"x"
@@ -31,6 +35,9 @@ EXITED_HEAD = struct.Struct("!cIid")  # EXITED, pid, wait status, CPU seconds
 RUN_HEAD = struct.Struct("!QQd?")  # bytes of the program, seed, time limit in seconds, echo
 CLAIM_HEAD = struct.Struct("!ci")  # CLAIM, exit code; then the exception's class name in UTF-8
 CLAIM_MAX = CLAIM_HEAD.size + 256
+
+LEARNERS = 2
+"""What learners do, one after the other: nothing; typical programs."""
 
 
 def send_body(sock: socket.socket, data: bytes) -> None:

@@ -5,6 +5,8 @@ its control socket ends, when it is told to, or when the owner's process ends (i
 forked worker of the owner may keep the socket open).
 """
 
+import ctypes
+import fcntl
 import gc
 import os
 import resource
@@ -35,6 +37,11 @@ class Zygote:
     """One zygote process."""
 
     def __init__(self, control: socket.socket, owner: int, settings: dict[str, Any]):
+        # An ignored or blocked signal survives fork and exec: without this the owner's choices would be ours.
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        for number in signal.valid_signals() - {signal.SIGPIPE, signal.SIGXFSZ}:
+            if signal.getsignal(number) == signal.SIG_IGN:
+                signal.signal(number, signal.SIG_DFL)
         self.control = control
         self.owner = owner
         self.settings = settings
@@ -55,12 +62,42 @@ class Zygote:
         if settings["landlock_abi"]:
             self.ruleset = kernel.landlock_ruleset(settings["landlock_abi"], settings["landlock_rules"])
         gc.collect()
+        gc.disable()
         gc.freeze()
         send_with_fds(control, wire.READY, (self.own_pidfd,))
         # The host reads this process's size from outside: the jail has no /proc.
         address_space = struct.unpack("!Q", control.recv(64))[0]
         self.limits = [(getattr(resource, name), value) for name, value in settings["rlimits"].items()]
         self.limits.append((resource.RLIMIT_AS, address_space))
+        self.pages = self.learn()
+
+    def learn(self) -> kernel.Pages:
+        """Has learners run typical programs, and the host look at the pages they wrote to."""
+        for level in range(wire.LEARNERS):
+            ready_read, ready_write = os.pipe()
+            pid = kernel.fork()
+            if pid == 0:
+                if level > 0:
+                    child.rehearse()
+                os.write(ready_write, b"x")
+                signal.pause()
+            os.close(ready_write)
+            os.read(ready_read, 1)
+            os.close(ready_read)
+            learner = os.pidfd_open(pid)
+            self.tell(wire.LEARNER, learner)
+            os.close(learner)
+            self.control.recv(1)  # the host has looked
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        return self.recv_pages()
+
+    def recv_pages(self) -> kernel.Pages:
+        """Receives a list of memory ranges."""
+        (size,) = wire.BODY.unpack(self.control.recv(wire.BODY.size))
+        numbers = struct.unpack(f"!{size // 8}Q", wire.recv_body(self.control, size))
+        pairs = zip(numbers[::2], numbers[1::2], strict=True)
+        return [(ctypes.c_void_p(address), ctypes.c_size_t(length)) for address, length in pairs]
 
     def serve(self) -> NoReturn:
         """Handles requests, exits of children and the end of the owner."""
@@ -70,10 +107,10 @@ class Zygote:
         while True:
             for fd, _ in poll.poll():
                 if fd == self.control.fileno():
-                    request = self.control.recv(64)
+                    request, fds, _, _ = socket.recv_fds(self.control, 64, 1)
                     if request != wire.SPAWN:
                         self.end()
-                    poll.register(self.spawn(), select.POLLIN)
+                    poll.register(self.spawn(fds), select.POLLIN)
                 elif fd == self.owner:
                     self.end()
                 else:
@@ -88,8 +125,12 @@ class Zygote:
             os.waitpid(pid, 0)
         os._exit(0)
 
-    def spawn(self) -> int:
-        """Forks a child, tells the host, and returns the child's pidfd."""
+    def spawn(self, fds: list[int]) -> int:
+        """Forks a child, tells the host, and returns the child's pidfd.
+
+        Args:
+            fds: The ``cgroup.procs`` file of the child's memory cgroup, or nothing.
+        """
         slot = self.free_slots.pop()
         here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         out_read, out_write = os.pipe()
@@ -98,13 +139,13 @@ class Zygote:
             # Back to our own pid namespace first: a second unshare from an already unshared one is refused.
             kernel.setns(self.own_pidfd, kernel.CLONE_NEWPID)
             kernel.unshare(kernel.CLONE_NEWPID)
-        pid = os.fork()
+        pid = kernel.fork()
         if pid == 0:
-            self.become_child(slot, there.detach(), out_write, err_write)
+            self.become_child(slot, fds, there.detach(), out_write, err_write)
         pidfd = os.pidfd_open(pid)
         there.close()
-        os.close(out_write)
-        os.close(err_write)
+        for fd in (out_write, err_write, *fds):
+            os.close(fd)
         self.children[pidfd] = (pid, slot)
         self.tell(wire.CHILD_HEAD.pack(wire.CHILD, pid), here.fileno(), out_read, err_read, pidfd)
         here.close()
@@ -127,18 +168,20 @@ class Zygote:
         self.free_slots.append(slot)
         self.tell(wire.EXITED_HEAD.pack(wire.EXITED, pid, status, usage.ru_utime + usage.ru_stime))
 
-    def become_child(self, slot: int, control_fd: int, out_fd: int, err_fd: int) -> NoReturn:
+    def become_child(self, slot: int, cgroup: list[int], control_fd: int, out_fd: int, err_fd: int) -> NoReturn:
         """Turns the forked process into a contained child. Does not return."""
         try:
+            for fd in cgroup:
+                os.write(fd, b"0")  # this process; the kernel may take a while, but nobody waits for it here
             # Everything but the three pipes, /dev/null and the control socket goes: also the pidfds of the owner and
             # of siblings. Descriptors are first moved out of the way, so that none is overwritten before its use.
             wanted = [fd for fd in (self.null, out_fd, err_fd, control_fd, self.ruleset) if fd >= 0]
-            high = [os.dup2(fd, 1000 + i) for i, fd in enumerate(wanted)]
+            high = [fcntl.fcntl(fd, fcntl.F_DUPFD, len(wanted)) for fd in wanted]
             for target, fd in enumerate(high):
                 os.dup2(fd, target, inheritable=False)
             os.closerange(len(high), 4096)
             self.contain(slot, ruleset=4 if self.ruleset >= 0 else -1)
-            child.serve(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, fileno=3))
+            child.serve(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, fileno=3), self.pages)
         except BaseException as error:  # no half-contained child may run code, and the host must learn of it
             os.write(2, f"{type(error).__name__}: {error}".encode("utf-8", "replace"))
         finally:

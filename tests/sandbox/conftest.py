@@ -57,11 +57,14 @@ def assert_at_rest(sandbox: Sandbox) -> None:
     """Nothing runs but the zygote and children that wait for a program, each with its own four descriptors only."""
     host = sandbox._host
     assert host is not None
-    wait_until(lambda: not host._running and not host._requested, "all programs ended")
-    wait_until(lambda: len(host._children) == len(host._idle), "ended children are forgotten")
-    assert host._zygote is not None
+    wait_until(lambda: not host._busy and not host._nursery.requested, "all programs ended")
+    wait_until(lambda: len(host._nursery.children) == len(host._nursery.idle), "ended children are forgotten")
+    assert host._nursery.zygote is not None
     wait_until(
-        lambda: sorted(children_of(host._zygote.pid)) == sorted(child.pid for child in list(host._children.values())),
+        lambda: (
+            sorted(children_of(host._nursery.zygote.pid))
+            == sorted(child.pid for child in list(host._nursery.children.values()))
+        ),
         "the zygote has exactly the children that the host knows",
     )
 

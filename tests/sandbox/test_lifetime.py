@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
@@ -44,8 +43,9 @@ else:
 host = sandbox._host
 while not host._running:
     os.sched_yield()
-pids = [host._zygote.pid, host._zygote.process.pid, *(child.pid for child in host._children.values())]
-folder = host._zygote.memory.folder if host._zygote.memory else ""
+zygote = host._nursery.zygote
+pids = [zygote.pid, zygote.process.pid, *(child.pid for child in host._nursery.children.values())]
+folder = zygote.memory.folder if zygote.memory else ""
 print(json.dumps({"pids": pids, "cgroup": folder, "holder": holder}), flush=True)
 if "exit" not in sys.argv:
     sys.stdin.read()
@@ -83,10 +83,8 @@ class TestOwnerIsKilled:
         programs = seen["pids"][2:]
         assert all(state_of(pid) for pid in seen["pids"])
         owner.kill()
-        killed = time.monotonic()
-        wait_until(lambda: all(map(is_gone, programs)), "user code is gone", limit_s=1.0)
         # 100 ms is the promise; the margin is for a busy test machine.
-        assert time.monotonic() - killed < 1.0
+        wait_until(lambda: all(map(is_gone, programs)), "user code is gone", limit_s=1.0)
         owner.wait()
         wait_until(lambda: all(map(is_gone, seen["pids"])), "all processes are gone")
         wait_until(lambda: not os.path.exists(seen["cgroup"]), "the cgroup is gone")
@@ -107,8 +105,14 @@ class TestOwnerIsKilled:
 
 
 CLOSER = """
-import json, os, sys, threading
+import json, os, sys, threading, time
 from retool_env.sandbox import Sandbox
+
+def state(pid):
+    try:
+        return open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
 
 def descriptors():
     paths = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
@@ -119,11 +123,15 @@ before = descriptors(), threading.active_count()
 sandbox = Sandbox(tier=sys.argv[1])
 sandbox.run("print(1)")
 sandbox.submit("while True: pass", timeout_s=600)
-zygote = sandbox._host._zygote
-pids = [zygote.pid, zygote.process.pid, *(child.pid for child in sandbox._host._children.values())]
+zygote = sandbox._host._nursery.zygote
+pids = [zygote.pid, zygote.process.pid, *(child.pid for child in sandbox._host._nursery.children.values())]
 folder = zygote.memory.folder if zygote.memory else ""
+if len(sys.argv) > 2:
+    os.kill({"supervisor": zygote.process.pid, "zygote": zygote.pid}[sys.argv[2]], int(sys.argv[3]))
 sandbox.close()
-left = [pid for pid in pids if os.path.exists(f"/proc/{pid}")]
+deadline = time.monotonic() + 10  # orphans of a killed zygote are reaped by init, when it comes to it
+while (left := [pid for pid in pids if state(pid) not in ("", "Z")]) and time.monotonic() < deadline:
+    os.sched_yield()
 after = descriptors(), threading.active_count()
 print(json.dumps({"before": before, "after": after, "left": left, "cgroup": os.path.exists(folder)}))
 """
@@ -139,10 +147,18 @@ class TestClosing:
         assert (seen["left"], seen["cgroup"], done.stderr) == ([], False, "")
         assert (mounts(), temp_files() - files) == (mounted, set())
 
+    @pytest.mark.parametrize("who", ["supervisor", "zygote"])
+    @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+    def test_close_copes_with_what_was_killed_or_stopped(self, tier, who, number):
+        command = [sys.executable, "-c", CLOSER, tier, who, str(int(number))]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+        seen = json.loads(done.stdout)
+        assert (seen["left"], seen["cgroup"], done.stderr) == ([], False, "")
+
     def test_garbage_collection_closes(self, tier, make_sandbox):
         make_sandbox(tier=tier).close()
         sandbox = Sandbox(tier=tier)
-        zygote = sandbox._host._zygote
+        zygote = sandbox._host._nursery.zygote
         pids = [zygote.pid, zygote.process.pid]
         del sandbox, zygote
         gc.collect()
@@ -168,13 +184,13 @@ class TestOtherProcesses:
     def test_a_forked_worker_gets_a_zygote_of_its_own(self, tier, make_sandbox):
         sandbox = make_sandbox(tier=tier)
         assert sandbox.run("print(1)").stdout == "1\n"
-        mine = sandbox._host._zygote.pid
+        mine = sandbox._host._nursery.zygote.pid
         context = multiprocessing.get_context("fork")
         queue = context.SimpleQueue()
 
         def work():
             outputs = [sandbox.run(f"print({i})").stdout for i in range(3)]
-            queue.put((outputs, sandbox._host._zygote.pid))
+            queue.put((outputs, sandbox._host._nursery.zygote.pid))
             sandbox.close()
 
         worker = context.Process(target=work)
@@ -182,7 +198,7 @@ class TestOtherProcesses:
         worker.join(60)
         outputs, zygote = queue.get()
         assert (outputs, worker.exitcode) == (["0\n", "1\n", "2\n"], 0)
-        assert zygote != mine == sandbox._host._zygote.pid
+        assert zygote != mine == sandbox._host._nursery.zygote.pid
         assert sandbox.run("print(2)").stdout == "2\n"
 
     @pytest.mark.parametrize("method", ["spawn", "forkserver"])
@@ -210,15 +226,13 @@ def test_cgroups_are_found_where_they_can_be_made():
         pytest.skip("no memory cgroup can be made here")
     memory = cgroups.MemoryCgroups(base, limit_mb=64)
     try:
-        process = subprocess.Popen(
-            [sys.executable, "-c", "input(); x = bytearray(b'x') * (200 << 20)"], stdin=subprocess.PIPE
-        )
-        cgroup = memory.attach(process.pid)
-        assert not cgroup.oom_killed()
-        process.communicate(b"\n")
-        assert process.returncode == -signal.SIGKILL
-        assert cgroup.oom_killed()
+        cgroup = memory.take()
+        enter = "import sys; open(sys.argv[1], 'w').write('0'); x = bytearray(b'x') * (int(sys.argv[2]) << 20)"
+        for size, status in (("16", 0), ("200", -signal.SIGKILL), ("16", 0)):
+            assert subprocess.run([sys.executable, "-c", enter, cgroup.procs, size]).returncode == status
+            assert cgroup.oom_killed() is (status != 0)
         cgroup.release()
+        assert memory.take() is cgroup
     finally:
-        cgroups.remove_cgroup(memory.folder)
+        memory.remove()
     assert not os.path.exists(memory.folder)

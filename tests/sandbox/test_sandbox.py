@@ -97,7 +97,7 @@ class TestRun:
 
     def test_memory(self, tier, tier_sandbox):
         result = tier_sandbox.run("kept = []\nwhile True: kept.append(bytearray(b'x' * (8 << 20)))")
-        if tier == "nsjail" and tier_sandbox._host._zygote.memory is not None:
+        if tier == "nsjail" and tier_sandbox._host._nursery.zygote.memory is not None:
             assert (result.status, result.error_class) == ("memory", "MemoryError")
         else:
             assert (result.status, result.error_class) == ("error", "MemoryError")
@@ -129,6 +129,20 @@ class TestRun:
         other = make_sandbox(tier=tier, seed=1)
         assert first.stdout == again.stdout != other.run(code).stdout
         assert other.run(code).stdout == make_sandbox(tier=tier, seed=1).run(code).stdout
+
+    def test_a_child_that_was_warmed_is_like_any_other(self, tier, make_sandbox):
+        code = (
+            "import gc, random, sys, threading, numpy, sympy\n"
+            "print(sorted(sys.modules), sorted(globals()), random.random(), numpy.random.rand(), gc.isenabled())\n"
+            "print(threading.active_count(), sorted(vars(sys.modules['__main__'])), {'p', 'q', 'r', 's'})\n"
+            "b = sympy.Symbol('b', positive=True)\nprint(sympy.solve(b**2 - 9, b), sympy.expand((b + 1)**2))"
+        )
+        cold = make_sandbox(tier=tier, standby=0)
+        warm = make_sandbox(tier=tier, standby=1)
+        wait_until(lambda: any(child.warm for child in list(warm._host._nursery.idle)), "a child is warm")
+        results = [cold.run(code), warm.run(code)]
+        assert results[0].stdout == results[1].stdout
+        assert results[0].status == "ok"
 
     def test_a_traceback_shows_the_programs_own_frames_only(self, tier_sandbox):
         result = tier_sandbox.run("import json\ndef f():\n    return json.loads('{')\nf()")
@@ -310,7 +324,7 @@ class TestLife:
         sandbox = make_sandbox(tier=tier)
         running = sandbox.submit("while True: pass", timeout_s=60)
         wait_until(lambda: bool(sandbox._host._running), "the program runs")
-        os.kill(sandbox._host._zygote.pid, signal.SIGKILL)
+        os.kill(sandbox._host._nursery.zygote.pid, signal.SIGKILL)
         assert running.result().status == "unavailable"
         assert sandbox.run("print(1)").stdout == "1\n"
         assert_at_rest(sandbox)
