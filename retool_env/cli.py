@@ -3,7 +3,9 @@
 Exit codes: 0 it worked; 1 something failed (an attempt raised, no sandbox tier works); 2 the command was called
 wrongly; 130 interrupted with Ctrl-C. The table goes to standard output, progress and messages to standard error.
 
-This is the only place of the package that reads environment variables (``OPENAI_API_KEY``).
+The one setting that the package takes from the environment, ``OPENAI_API_KEY``, is read here. Apart from it,
+``sandbox/launch.py`` and ``grading/symbolic.py`` read facts about the machine (``LD_LIBRARY_PATH``,
+``OPENBLAS_CORETYPE``, ``OPENBLAS_L2_SIZE``), only to hand them on to the interpreters they start.
 """
 
 from __future__ import annotations
@@ -44,6 +46,12 @@ def demo(
     problems: Annotated[
         Path | None, typer.Option(help="A JSONL file to take the problems from.", show_default="built-in problems")
     ] = None,
+    question_column: Annotated[
+        str | None, typer.Option(help="Column of the question in that file.", show_default="found by its name")
+    ] = None,
+    answer_column: Annotated[
+        str | None, typer.Option(help="Column of the gold answer in that file.", show_default="found by its name")
+    ] = None,
     protocol: Annotated[str, typer.Option(help="code_tags, tool_calls or markdown.")] = "code_tags",
     reward: Annotated[str, typer.Option(help="tool_aware, paper, verl or accuracy.")] = "tool_aware",
     tier: Annotated[str, typer.Option(help="Sandbox tier: auto, nsjail or landlock; none isolates nothing.")] = "auto",
@@ -80,9 +88,12 @@ def demo(
         server = ServerOptions(base_url, model, api_key, temperature, max_tokens, continue_turn)
     elif base_url is not None or model is not None:
         raise typer.BadParameter("--base-url and --model go together: give both, or neither for the scripted policy")
+    if problems is None and (question_column or answer_column) is not None:
+        raise typer.BadParameter("--question-column and --answer-column are of a file: give it with --problems")
     options = DemoOptions(
-        n=n, seed=seed, problems=problems, protocol=protocol, reward=reward, tier=tier,
-        timeout_s=timeout_s, concurrency=concurrency, out=out, server=server,
+        n=n, seed=seed, problems=problems, question_column=question_column, answer_column=answer_column,
+        protocol=protocol, reward=reward, tier=tier, timeout_s=timeout_s, concurrency=concurrency, out=out,
+        server=server,
     )  # fmt: skip
     try:
         code = run(options, Console(), errors)
@@ -92,7 +103,7 @@ def demo(
     except (ConfigurationError, ProblemError) as error:
         _complain(errors, error)
         raise typer.Exit(2) from None
-    except ReToolError as error:
+    except (ReToolError, OSError) as error:
         _complain(errors, error)
         raise typer.Exit(1) from None
     raise typer.Exit(code)
@@ -113,7 +124,7 @@ def _complain(console: Console, error: Exception) -> None:
 
 
 def main() -> None:
-    """Entry point of the console script ``retool``."""
+    """Runs the command. The console script comes here through ``retool_env.cli_start``."""
     app()
 
 

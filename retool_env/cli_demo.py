@@ -7,7 +7,9 @@ trajectories, the progress bar and the table.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -60,6 +62,8 @@ class DemoOptions:
         n: Number of problems.
         seed: Of the built-in problems and the scripted policy.
         problems: A JSONL file, or None for the built-in problems.
+        question_column: Column of the question in that file, or None to find it by its name.
+        answer_column: Column of the gold answer in that file, or None to find it by its name.
         protocol: Name of the protocol.
         reward: Name of the reward table.
         tier: Name of the sandbox tier.
@@ -72,6 +76,8 @@ class DemoOptions:
     n: int
     seed: int
     problems: Path | None
+    question_column: str | None
+    answer_column: str | None
     protocol: str
     reward: str
     tier: str
@@ -96,38 +102,40 @@ def run(options: DemoOptions, console: Console, errors: Console) -> int:
         ConfigurationError: An option has a value that cannot work.
         ProblemError: The file of problems is not good.
         ReToolError: The sandbox tier cannot run here, or an optional package is missing.
-        KeyboardInterrupt: Interrupted; the message about what was written has been printed.
+        OSError: The trajectories could not be written; the run ended there.
+        KeyboardInterrupt: Interrupted. After this and any other error a message says what has been written.
     """
     problems = _problems(options)
     policy = _policy(options)
     out = place(options.out)
-    console.print(Text.assemble(("policy  ", "bold"), clean(policy.describe())), soft_wrap=True)
-    try:
-        summary = asyncio.run(_run(options, problems, policy, out, errors))
-    except KeyboardInterrupt:
-        if out.exists():
-            errors.print(f"what was finished before the interrupt is in {out}", markup=False, highlight=False)
-        raise
-    finally:
-        if options.out is None and not out.exists():
-            out.parent.rmdir()  # nothing came of it, so no empty folder stays
+    with _removed_if_empty(out, with_folder=options.out is None):
+        console.print(Text.assemble(("policy  ", "bold"), clean(policy.describe())), soft_wrap=True)
+        try:
+            summary = asyncio.run(_run(options, problems, policy, out, errors))
+        except BaseException:
+            if _holds_something(out):
+                errors.print(f"what was finished before is in {out}", markup=False, highlight=False, soft_wrap=True)
+            raise
     console.print(_table(summary.rows()))
-    console.print(Text.assemble(("trajectories  ", "bold"), str(out)), soft_wrap=True)
+    written = str(out) if out.exists() else "none were written"
+    console.print(Text.assemble(("trajectories  ", "bold"), written), soft_wrap=True)
     return _report_failures(summary, errors)
 
 
 def place(out: Path | None, root: Path = Path("runs")) -> Path:
-    """Chooses the file for the trajectories and makes its folder; never one that exists already.
+    """Makes the file for the trajectories, empty, and its folder; never takes one that exists already.
+
+    The file is made before anything runs, so that a place that cannot be written costs nobody the results of a run.
 
     Args:
         out: The file asked for, or None for a new folder below ``root`` named after the time.
         root: Parent of the new folders.
 
     Returns:
-        A path at which there is no file.
+        The path of the new file.
 
     Raises:
-        ConfigurationError: ``out`` exists, or its folder cannot be made.
+        ConfigurationError: ``out`` exists, or it or its folder cannot be made.
     """
     if out is None:
         stamp = time.strftime("demo-%Y%m%d-%H%M%S")
@@ -139,17 +147,45 @@ def place(out: Path | None, root: Path = Path("runs")) -> Path:
                 continue  # another demo started in the same second
             except OSError as error:
                 raise ConfigurationError(f"cannot make {folder}: {error.strerror}; choose a file with --out") from error
-            return folder / "trajectories.jsonl"
+            return _make(folder / "trajectories.jsonl", f"cannot write in {folder}")
         raise ConfigurationError(f"{root / stamp} and 999 others exist; choose a file with --out")
-    if out.is_dir():
-        raise ConfigurationError(f"--out {out} is a folder; name a file in it")
-    if out.exists():
-        raise ConfigurationError(f"--out {out} exists; choose another file, or remove that one first")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigurationError(f"--out {out}: {error.strerror}; choose another file") from error
-    return out
+    return _make(out, f"--out {out}")
+
+
+def _make(file: Path, complaint: str) -> Path:
+    """Makes a new, empty file: whether it exists and whether it can be written is found out in one step."""
+    try:
+        file.open("xb").close()
+    except FileExistsError as error:
+        mend = "is a folder; name a file in it" if file.is_dir() else "exists; choose another, or remove it first"
+        raise ConfigurationError(f"{complaint} {mend}") from error
+    except OSError as error:
+        raise ConfigurationError(f"{complaint}: {error.strerror}; choose another file with --out") from error
+    return file
+
+
+@contextlib.contextmanager
+def _removed_if_empty(file: Path, with_folder: bool) -> Iterator[None]:
+    """Removes the file in the end if nothing came of it, and with it the folder that was made for it."""
+    try:
+        yield
+    finally:
+        if not _holds_something(file):
+            with contextlib.suppress(OSError):  # whatever stands in the way is not worth hiding an error for
+                file.unlink(missing_ok=True)
+                if with_folder:
+                    file.parent.rmdir()
+
+
+def _holds_something(file: Path) -> bool:
+    try:
+        return file.stat().st_size > 0
+    except OSError:
+        return False
 
 
 def _problems(options: DemoOptions) -> Sequence[Problem]:
@@ -159,7 +195,7 @@ def _problems(options: DemoOptions) -> Sequence[Problem]:
         return builtin_problems(options.n, options.seed)
     from retool_env.problems import load_jsonl
 
-    return load_jsonl(options.problems, limit=options.n)
+    return load_jsonl(options.problems, options.question_column, options.answer_column, limit=options.n)
 
 
 def _policy(options: DemoOptions) -> TextPolicy:

@@ -25,7 +25,7 @@ _SELF_ENDED = (ExecutionStatus.OK, ExecutionStatus.ERROR)
 
 @dataclass(frozen=True, slots=True)
 class AttemptFailure:
-    """An attempt that raised, which a model's output never does: a server gave up, a disk is full, or we have a bug.
+    """An attempt that raised, which a model's output never does: a server gave up, or we have a bug.
 
     Attributes:
         attempt: Its number, from 0.
@@ -117,7 +117,7 @@ async def run_demo(
     """Runs one attempt at every problem, several at once, through one sandbox.
 
     An attempt that raises is kept as a failure in the summary and costs no other attempt anything. Only what would
-    fail every attempt alike is raised.
+    fail every attempt alike is raised, at once; what is in the file by then stays there.
 
     Args:
         problems: The problems.
@@ -133,6 +133,7 @@ async def run_demo(
     Raises:
         ConfigurationError: An option has a value that cannot work, or the policy cannot write the protocol.
         SandboxUnavailableError: The tier cannot run on this machine.
+        OSError: ``out`` cannot be written (a full disk, for example).
     """
     if concurrency < 1:
         raise ConfigurationError(f"concurrency: must be at least 1, got {concurrency}")
@@ -147,13 +148,14 @@ async def run_demo(
             for attempt, problem in queue:
                 try:
                     trajectory = await run_attempt(problem, policy, sandbox, protocol, reward, attempt)
-                    if out is not None:
-                        write_jsonl(out, trajectory)
-                    trajectories.append(trajectory)
                 except ConfigurationError:
                     raise
                 except Exception as error:
                     failures.append(AttemptFailure(attempt, problem.id, error))
+                else:
+                    if out is not None:
+                        _write(out, trajectory)
+                    trajectories.append(trajectory)
                 if progress is not None:
                     progress()
 
@@ -222,6 +224,14 @@ async def run_attempt(
             conversation.exchanges.append(Exchange(_kept(reply, info["kept"]), observation))
     finally:
         env.close()
+
+
+def _write(out: str | os.PathLike[str], trajectory: Trajectory) -> None:
+    """Appends the trajectory; an error names the file, which a full disk does not do by itself."""
+    try:
+        write_jsonl(out, trajectory)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, os.fspath(out)) from error
 
 
 def _kept(reply: Reply, kept: str) -> Reply:

@@ -4,6 +4,7 @@ import http.server
 import json
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -130,6 +131,15 @@ class TestDemo:
         assert result.exit_code == 0, result.output
         assert [attempt.problem.answer for attempt in read_jsonl(out)] in (["6", "42"], ["42", "6"])
 
+    def test_takes_columns_of_any_name(self, tmp_path: Path) -> None:
+        path, out = tmp_path / "odd.jsonl", tmp_path / "out.jsonl"
+        path.write_text('{"Aufgabe": "What is 6 times 7?", "answer": "0", "Lösung": "42"}\n', encoding="utf-8")
+        columns = ["--question-column", "Aufgabe", "--answer-column", "Lösung"]
+        result = runner.invoke(app, ["demo", "--problems", str(path), *columns, "--out", str(out)])
+        assert result.exit_code == 0, result.output
+        (attempt,) = read_jsonl(out)
+        assert (attempt.problem.question, attempt.problem.answer) == ("What is 6 times 7?", "42")
+
     def test_uses_a_chat_server_and_keeps_its_key_to_itself(
         self, serve: Callable[[str | None], ChatServer], problems: Path, tmp_path: Path
     ) -> None:
@@ -163,6 +173,39 @@ class TestDemo:
         assert result.exit_code == 1, result.output
         assert "1 of 1 attempts failed" in result.output
         assert "Traceback" not in result.output
+        # No file was written, so none is named and none is left.
+        assert "none were written" in result.output
+        assert "out.jsonl" not in result.output.replace("\n", "")
+        assert not (tmp_path / "out.jsonl").exists()
+
+    def test_a_place_that_cannot_be_written_is_said_before_anything_runs(self) -> None:
+        # Not even root can make a file there, though its folder exists.
+        result = runner.invoke(app, ["demo", "-n", "1", "--out", "/proc/retool.jsonl"])
+        assert result.exit_code == 2
+        assert "--out /proc/retool.jsonl" in result.output.replace("\n", "")
+        assert "policy" not in result.output
+
+    def test_a_disk_that_fills_up_ends_the_run_and_costs_nothing_that_is_written(self, tmp_path: Path) -> None:
+        out = tmp_path / "out.jsonl"
+        assert runner.invoke(app, ["demo", "-n", "4", "--concurrency", "1", "--out", str(out)]).exit_code == 0
+        whole = out.read_bytes().splitlines(keepends=True)
+        room = len(whole[0]) + len(whole[1]) + len(whole[2]) // 2
+        out.unlink()
+        done = subprocess.run(
+            [sys.executable, "-m", "retool_env.cli", "demo", "-n", "4", "--concurrency", "1", "--out", str(out)],
+            # Stands for a full disk: files can't grow beyond this size.
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (room, room)),
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        said = done.stderr.replace("\n", "")
+        assert done.returncode == 1, done.stderr
+        assert "File too large" in said
+        assert f"what was finished before is in {out}" in said
+        assert "Traceback" not in done.stderr
+        kept = out.read_bytes().splitlines(keepends=True)
+        assert [json.loads(line)["problem"]["id"] for line in kept[:2]] == ["builtin-0-0", "builtin-0-1"]
 
     def test_nothing_is_left_where_nothing_was_run(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.chdir(tmp_path)
@@ -186,6 +229,8 @@ class TestDemo:
             (["--reward", "gold_stars"], "tool_aware"),
             (["--tier", "cardboard"], "landlock"),
             (["--problems", "no_such_file.jsonl"], "no_such_file.jsonl"),
+            (["--question-column", "Aufgabe"], "--problems"),
+            (["--answer-column", "Lösung"], "--problems"),
         ],
     )
     def test_wrong_use_is_exit_code_2_and_says_what_would_be_right(
@@ -227,8 +272,64 @@ class TestDemo:
         with pytest.raises(ProcessLookupError):  # nothing of its process group is left
             os.killpg(process.pid, 0)
 
+    def test_an_impatient_second_control_c_leaves_cleanly_too(
+        self, serve: Callable[[str | None], ChatServer], problems: Path, tmp_path: Path
+    ) -> None:
+        server = serve(None)
+        out = tmp_path / "out.jsonl"
+        command = [sys.executable, "-m", "retool_env.cli_start", "demo", "--problems", str(problems), "--model", "mini"]
+        process = subprocess.Popen(
+            [*command, "--base-url", server.base_url, "--out", str(out)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        assert server.asked.wait(60), "the demo never asked the server"
+        while process.poll() is None:  # at any moment of the shutdown
+            process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode in (130, -signal.SIGINT), errors  # the shell calls the latter 130, too
+
+
+class TestStart:
+    """What the console script does before the command is loaded: the script as pip writes it, an import of ours cut."""
+
+    def _start(self, cut: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
+        (tmp_path / "modules").mkdir()
+        (tmp_path / "modules" / f"{cut}.py").write_text("raise KeyboardInterrupt")  # the Ctrl-C comes in there
+        script = tmp_path / "retool"
+        script.write_text("import sys\nfrom retool_env.cli_start import main\nsys.exit(main())\n")
+        paths = [str(tmp_path / "modules"), str(Path(__file__).parents[1])]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+        command = [sys.executable, str(script), "doctor"]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+
+    @pytest.mark.parametrize("cut", ["typer", "rich"])
+    def test_control_c_while_it_is_being_imported_is_exit_code_130_and_no_traceback(
+        self, cut: str, tmp_path: Path
+    ) -> None:
+        done = self._start(cut, tmp_path)
+        assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
 
 class TestPlace:
+    def test_makes_the_file(self, tmp_path: Path) -> None:
+        assert place(tmp_path / "new" / "out.jsonl").read_bytes() == b""
+
+    def test_an_existing_file_is_left_alone(self, tmp_path: Path) -> None:
+        (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+        for name in ("out.jsonl", "dangling"):
+            if name != "dangling":
+                (tmp_path / name).write_text("precious")
+            with pytest.raises(ConfigurationError, match="exists"):
+                place(tmp_path / name)
+        assert (tmp_path / "out.jsonl").read_text() == "precious"
+
+    def test_a_name_that_cannot_be_is_said(self, tmp_path: Path) -> None:
+        with pytest.raises(ConfigurationError, match="too long"):
+            place(tmp_path / ("x" * 300))
+
     def test_two_runs_in_one_second_get_folders_of_their_own(self, tmp_path: Path) -> None:
         places = {place(None, root=tmp_path) for _ in range(3)}
         assert len(places) == 3

@@ -93,6 +93,15 @@ async def test_an_attempt_that_raises_costs_no_other_attempt_anything(tmp_path: 
     assert ("failed attempts", str(len(expected))) in summary.rows()
 
 
+async def test_results_that_cannot_be_written_end_the_run_at_once() -> None:
+    ticks: list[None] = []
+    with pytest.raises(OSError, match=r"No space left.*/dev/full"):
+        await run_demo(
+            builtin_problems(16), ScriptedSolver(), concurrency=1, out="/dev/full", progress=lambda: ticks.append(None)
+        )
+    assert ticks == []
+
+
 class Counting(ScriptedSolver):
     """Lets nobody's first turn through before ``together`` attempts have begun; counts how many are under way."""
 

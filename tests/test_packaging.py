@@ -90,7 +90,7 @@ def test_the_metadata_names_the_extras_the_command_and_the_licence(
     assert metadata["Requires-Python"] == "<3.14,>=3.11"
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in wheel.namelist())
     (entry_points,) = (name for name in wheel.namelist() if name.endswith(".dist-info/entry_points.txt"))
-    assert "retool = retool_env.cli:main" in wheel.read(entry_points).decode()
+    assert "retool = retool_env.cli_start:main" in wheel.read(entry_points).decode()
 
 
 @pytest.mark.slow
