@@ -79,11 +79,11 @@ class Child:
 
     def close(self) -> None:
         """Closes our ends of its descriptors."""
+        fds = [fd for fd in (self.out, self.err, self.pidfd) if fd >= 0]
+        self.out = self.err = self.pidfd = -1  # first: a worker forked at this moment must not close them again
         self.control.close()
-        for fd in (self.out, self.err, self.pidfd):
-            if fd >= 0:
-                os.close(fd)
-        self.out = self.err = self.pidfd = -1
+        for fd in fds:
+            os.close(fd)
 
     def cpu_s(self) -> float:
         """Returns the CPU seconds it has used, by the kernel's clock of its process."""

@@ -93,18 +93,20 @@ class ZygoteProcess:
             try:
                 self.process.wait(_GRACE_S)
             except subprocess.TimeoutExpired:
-                self.process.kill()
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self.process.pid, signal.SIGKILL)  # the supervisor and nsjail, a session of their own
                 self.process.wait()
         if self.memory is not None:
             self.memory.remove()
 
     def abandon(self) -> None:
         """Closes our descriptors only (also in a forked process, to which the zygote does not belong)."""
-        self.control.close()
-        for fd in (self.pidfd, self.log):
-            if fd >= 0:
-                os.close(fd)
+        fds = [fd for fd in (self.pidfd, self.log) if fd >= 0]
         self.pidfd = self.log = -1
+        self.control.close()
+        for fd in fds:
+            with contextlib.suppress(OSError):
+                os.close(fd)
 
     def complaint(self) -> str:
         """Returns what the zygote or nsjail wrote on standard error."""

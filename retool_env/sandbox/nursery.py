@@ -194,7 +194,8 @@ class Nursery:
             with contextlib.suppress(OSError):
                 os.close(fd)
         for child in self.children.values():
-            child.close()
+            with contextlib.suppress(OSError):  # the parent's thread was closing it as we were forked
+                child.close()
         if self.zygote is not None:
             self.zygote.abandon()
             if self.zygote.process is not None:

@@ -18,6 +18,10 @@ import time
 def main() -> int:
     """Runs the jail to its end."""
     settings = json.loads(sys.argv[1])
+    # nsjail waits for signals that an owner may have blocked or ignored: its choice survives exec.
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
     owner = settings["owner_pidfd"]
     config = os.memfd_create("nsjail.cfg")
     os.write(config, settings["jail"].encode())

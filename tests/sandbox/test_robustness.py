@@ -23,7 +23,12 @@ def run_owner(tier: str, before: str, after: str = "", **options: object) -> str
     script = f"import os, resource, signal, sys\n{textwrap.dedent(before)}\n"
     script += f"from retool_env.sandbox import Sandbox\nsandbox = Sandbox(tier={tier!r})\n"
     script += textwrap.dedent(after or "print([sandbox.run(f'print({i})').stdout for i in range(3)])")
-    script += "\nsandbox.close()\n"
+    # nsjail is a child of what was started; the zygote's children are gone with it.
+    script += (
+        "\nstarted = sandbox._host._nursery.zygote.process.pid\n"
+        "below = open(f'/proc/{started}/task/{started}/children').read().split()\nsandbox.close()\n"
+        "assert not [pid for pid in below if os.path.exists(f'/proc/{pid}')], below\n"
+    )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, **options)
     assert done.returncode == 0, done.stderr
     return done.stdout
