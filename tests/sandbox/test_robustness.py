@@ -76,7 +76,9 @@ class TestOddOwners:
         assert run_owner(tier, before, after) == "True 1\n\n"
 
     def test_deleted_folder_and_odd_environment(self, tier, tmp_path):
-        before = f"os.mkdir({str(tmp_path / 'gone')!r}); os.chdir({str(tmp_path / 'gone')!r}); os.rmdir(os.getcwd())"
+        # numpy first: CPython 3.13.0 cannot import it in a folder that is gone.
+        before = "import numpy, retool_env.sandbox.sandbox\n"
+        before += f"os.mkdir({str(tmp_path / 'gone')!r}); os.chdir({str(tmp_path / 'gone')!r}); os.rmdir(os.getcwd())"
         environment = {**os.environ, "PYTHONHASHSEED": "7", "PYTHONOPTIMIZE": "1", "LANG": "C", "PYTHONSAFEPATH": ""}
         assert "'2\\n'" in run_owner(tier, before, env=environment)
 
