@@ -83,8 +83,12 @@ class MemoryCgroups:
         self.limit = str((limit_mb + _SLACK_MB) << 20)
         self.folder = os.path.join(base.folder, f"retool-{os.getpid()}-{secrets.token_hex(4)}")
         os.mkdir(self.folder)
-        if self.version == 2:
-            Path(self.folder, "cgroup.subtree_control").write_text("+memory")
+        try:
+            if self.version == 2:
+                Path(self.folder, "cgroup.subtree_control").write_text("+memory")
+        except OSError:
+            self.remove()
+            raise
         self._free: list[Cgroup] = []
         self._made = 0
 

@@ -134,11 +134,16 @@ def start(tier: str, config: SandboxConfig, slots: int) -> ZygoteProcess:
     settings = _settings(tier, config, world, rights, uids, slots)
     base = cgroups.find_base() if tier == "nsjail" and rights.is_root else None
     memory = None if base is None else cgroups.MemoryCgroups(base, config.memory_mb)
-    here, there = (_above_stdio(end) for end in socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET))
-    zygote = ZygoteProcess(tier, here, memory, log=os.memfd_create("retool-zygote-log"))
-    pidfd = os.pidfd_open(os.getpid())
-    owner = fcntl.fcntl(pidfd, fcntl.F_DUPFD_CLOEXEC, 3)
-    os.close(pidfd)
+    try:
+        here, there = (_above_stdio(end) for end in socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+        zygote = ZygoteProcess(tier, here, memory, log=os.memfd_create("retool-zygote-log"))
+        pidfd = os.pidfd_open(os.getpid())
+        owner = fcntl.fcntl(pidfd, fcntl.F_DUPFD_CLOEXEC, 3)
+        os.close(pidfd)
+    except OSError:  # no descriptor left
+        if memory is not None:
+            memory.remove()
+        raise
     python = (world.executable, "-S", "-s", "-P", "-B", "-X", "utf8", "-c", _BOOT, str(there.fileno()))
     environment = _environment(world)
     try:

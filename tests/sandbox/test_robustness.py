@@ -28,6 +28,10 @@ def run_owner(tier: str, before: str, after: str = "", **options: object) -> str
         "\nstarted = sandbox._host._nursery.zygote.process.pid\n"
         "below = open(f'/proc/{started}/task/{started}/children').read().split()\nsandbox.close()\n"
         "assert not [pid for pid in below if os.path.exists(f'/proc/{pid}')], below\n"
+        "from retool_env.sandbox import cgroups\nbase = cgroups.find_base()\n"
+        "names = os.listdir(base.folder) if base else []\n"
+        "own = [name for name in names if name.startswith(f'retool-{os.getpid()}-')]\n"
+        "assert not own, own\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, **options)
     assert done.returncode == 0, done.stderr
