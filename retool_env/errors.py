@@ -53,6 +53,13 @@ class SandboxUnavailableError(SandboxError):
     """
 
 
+class SandboxBusyError(SandboxError):
+    """The caller's doing: the sandbox's queue is full, or as many sessions are open as it may have.
+
+    Wait and try again, close sessions, or raise ``max_queue`` or ``max_sessions``.
+    """
+
+
 class SandboxClosedError(SandboxError):
     """The caller's fault: a closed ``Sandbox`` was asked to run something."""
 

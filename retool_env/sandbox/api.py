@@ -44,6 +44,8 @@ class ExecutionResult:
         wall_s: Seconds of wall-clock time from the start of the code.
         cpu_s: Seconds of CPU time, 0.0 where it is not known.
         truncated: Output was dropped because of the output cap.
+        queue_s: Seconds from the submission to the start of the code.
+        code_chars: Length of the program in characters.
     """
 
     status: ExecutionStatus
@@ -54,3 +56,5 @@ class ExecutionResult:
     wall_s: float = 0.0
     cpu_s: float = 0.0
     truncated: bool = False
+    queue_s: float = 0.0
+    code_chars: int = 0

@@ -1,6 +1,6 @@
-"""The child: runs one program and reports how it ended.
+"""The child: runs one program, or the programs of one session, and reports how each ended.
 
-Runs inside the sandbox with the standard library only. Once the program has started nothing here can be trusted any
+Runs inside the sandbox with the standard library only. Once a program has started nothing here can be trusted any
 more, the host included in its reading of what this file sends. This module has its own copy of the builtins, and
 binds beforehand what else a program may replace, so that one that breaks them is still reported properly.
 """
@@ -32,6 +32,7 @@ from typing import IO, NoReturn
 from retool_env.sandbox import kernel, wire
 
 FILENAME = "main.py"
+_CELL = "cell_"
 
 _exit = os._exit
 _TracebackException, _StackSummary = traceback.TracebackException, traceback.StackSummary
@@ -112,7 +113,8 @@ def warm_up() -> None:
         for name, source in _WARM_UP.items():
             if name in sys.modules:
                 exec(compile(source, FILENAME, "exec"), {"__name__": "__main__"})
-        run("print(1)\ntry:\n    1/0\nexcept ZeroDivisionError as e:\n    f'{e!r}'", True, io.StringIO())
+        source = "print(1)\ntry:\n    1/0\nexcept ZeroDivisionError as e:\n    f'{e!r}'"
+        run(source, True, io.StringIO(), _new_main(), FILENAME)
 
 
 _TYPICAL = (
@@ -165,7 +167,8 @@ def rehearse() -> None:
     sys.stdout, sys.stderr = files
     for name, source in _TYPICAL:
         if name in sys.modules:
-            run(source, True, files[1])
+            run(source, True, files[1], _new_main(), FILENAME)
+            _finish(files[1])
     for file in files:
         file.flush()
     gc.collect()
@@ -173,84 +176,140 @@ def rehearse() -> None:
 
 
 def serve(control: socket.socket, pages: kernel.Pages) -> NoReturn:
-    """Says that it is ready, waits for a program, runs it, reports, and waits to be killed. Does not return."""
+    """Says that it is ready, runs what comes, reports, and waits to be killed. Does not return."""
     control.send(wire.READY)
-    header = control.recv(wire.RUN_HEAD.size)
-    if header == wire.WARM:
+    packet, file = wire.recv_packet(control)
+    if packet == wire.WARM:
         kernel.populate(pages)
         rehearse()
         control.send(wire.WARM)
-        header = control.recv(wire.RUN_HEAD.size)
-    if len(header) != wire.RUN_HEAD.size:
+        packet, file = wire.recv_packet(control)
+    if len(packet) < wire.RUN_HEAD.size:
         _exit(0)
-    size, seed, limit_s, echo = wire.RUN_HEAD.unpack(header)
-    _limit_cpu(limit_s)
-    gc.enable()
-    _seed(seed)
-    sys.stdin = io.TextIOWrapper(io.FileIO(0, closefd=False), encoding="utf-8")
-    sys.stdout = out = _text_file(1, "strict")
-    sys.stderr = err = _text_file(2, "backslashreplace")
-    _flush_before_the_deadline(limit_s, out)
-    try:
-        source = wire.recv_body(control, size).decode("utf-8", "surrogatepass")
-    except MemoryError:
-        err.write("MemoryError: the program itself is larger than the memory it may use\n")
-        code, error_class = 1, "MemoryError"
-    else:
-        code, error_class = run(source, echo, err)
-    for stream in (sys.stdout, out, sys.stderr, err):
+    interpreter = Interpreter()
+    while True:
+        call, seed, limit_s, echo = wire.RUN_HEAD.unpack_from(packet)
+        code, error_class = interpreter.run(packet, file, call, seed, limit_s, echo)
         try:
-            stream.flush()
-        except BaseException:  # closed, replaced or broken by the program: its own loss
-            continue
-    try:
-        control.send(wire.CLAIM_HEAD.pack(wire.CLAIM, code) + error_class.encode("utf-8", "replace")[:256])
-        # The host kills this process when it has read the claim: exiting here would only delay it.
-        control.recv(1)
-    except BaseException:  # the program closed the socket: the exit status has to say it
-        pass
-    _exit(code & 255)
+            control.send(wire.CLAIM_HEAD.pack(wire.CLAIM, call, code) + error_class.encode("utf-8", "replace")[:256])
+            # After the only program the host kills this process: exiting here would only delay it.
+            packet, file = wire.recv_packet(control)
+        except BaseException:  # the program closed the socket: the exit status has to say it
+            _exit(code & 255)
+        if not call or len(packet) < wire.RUN_HEAD.size:
+            _exit(code & 255)
 
 
-def run(source: str, echo: bool, err: IO[str]) -> tuple[int, str]:
-    """Runs a program as ``__main__``; returns its exit code and the class name of what ended it, or ''."""
-    main = ModuleType("__main__")
-    main.__dict__["__builtins__"] = builtins
-    sys.modules["__main__"] = main
-    linecache.cache[FILENAME] = (len(source), None, source.splitlines(True), FILENAME)
+class Interpreter:
+    """The state that a program finds: one program's, or a session's."""
+
+    def __init__(self) -> None:
+        self.started = False
+        self.main = ModuleType("__main__")
+        self.out: IO[str]
+        self.err: IO[str]
+        self.timer: kernel.Timer | None = None
+
+    def run(self, packet: bytes, file: int, call: int, seed: int, limit_s: float, echo: bool) -> tuple[int, str]:
+        """Runs a program; returns its exit code and the class name of what ended it, or an empty string."""
+        if not self.started:
+            self._start(call, seed, limit_s)
+        self._arm(limit_s * 0.5, limit_s * 0.2)
+        try:
+            source = _read_program(packet, file)
+        except MemoryError:
+            self.err.write("MemoryError: the program itself is larger than the memory it may use\n")
+            ended = 1, "MemoryError"
+        else:
+            ended = run(source, echo, self.err, self.main, f"{_CELL}{call}.py" if call else FILENAME)
+        if call:
+            self._arm(0, 0)
+        else:
+            _finish(self.err)
+        for stream in (sys.stdout, self.out, sys.stderr, self.err):
+            try:
+                stream.flush()
+            except BaseException:  # closed, replaced or broken by the program: its own loss
+                continue
+        return ended
+
+    def _start(self, call: int, seed: int, limit_s: float) -> None:
+        self.started = True
+        if not call:  # a session's CPU time is the host's to limit, call by call: the kernel only knows a total
+            _limit_cpu(limit_s)
+        gc.enable()
+        _seed(seed)
+        self.main.__dict__["__builtins__"] = builtins
+        sys.modules["__main__"] = self.main
+        sys.stdin = io.TextIOWrapper(io.FileIO(0, closefd=False), encoding="utf-8")
+        sys.stdout = self.out = _text_file(1, "strict")
+        sys.stderr = self.err = _text_file(2, "backslashreplace")
+        self.timer = _flusher(self.out)
+
+    def _arm(self, first_s: float, interval_s: float) -> None:
+        if self.timer is not None:
+            with contextlib.suppress(BaseException):  # the program has deleted it
+                kernel.arm(self.timer, first_s, interval_s)
+
+
+def _read_program(packet: bytes, file: int) -> str:
+    """Returns the program that came in a packet or in a memory file."""
+    if file < 0:
+        return packet[wire.RUN_HEAD.size :].decode("utf-8", "surrogatepass")
     try:
-        body, last = _split(source) if echo else (compile(source, FILENAME, "exec", dont_inherit=True), None)
+        size = os.fstat(file).st_size
+        program = b""
+        while len(program) < size:
+            program += os.pread(file, size, len(program))
+        return program.decode("utf-8", "surrogatepass")
+    finally:
+        os.close(file)
+
+
+def run(source: str, echo: bool, err: IO[str], main: ModuleType, filename: str) -> tuple[int, str]:
+    """Runs a program in ``main``; returns its exit code and the class name of what ended it, or ''."""
+    linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
+    try:
+        if echo:
+            body, last = _split(source, filename)
+        else:
+            body, last = compile(source, filename, "exec", dont_inherit=True), None
         exec(body, main.__dict__)
         if last is not None:
             exec(last, main.__dict__)
-        ended = 0, ""
+        return 0, ""
     except SystemExit as stop:
-        ended = _exit_code(stop, err)
+        return _exit_code(stop, err)
     except BaseException as error:
         _report(error, err)
-        ended = 1, type(error).__name__
+        return 1, type(error).__name__
+
+
+def _new_main() -> ModuleType:
+    main = ModuleType("__main__")
+    main.__dict__["__builtins__"] = builtins
+    sys.modules["__main__"] = main
+    return main
+
+
+def _split(source: str, filename: str) -> tuple[CodeType, CodeType | None]:
+    """Compiles a program in two: all but a last expression, and that expression so that its value is shown."""
+    tree = ast.parse(source, filename)
+    if not tree.body or not isinstance(tree.body[-1], ast.Expr):
+        return compile(tree, filename, "exec", dont_inherit=True), None
+    shown = ast.Interactive([tree.body.pop()])
+    body = compile(tree, filename, "exec", dont_inherit=True)
+    return body, compile(shown, filename, "single", flags=body.co_flags & _FUTURE_FLAGS, dont_inherit=True)
+
+
+def _finish(err: IO[str]) -> None:
+    """What an interpreter does at its end: waits for threads, then runs what atexit holds."""
     try:
-        _finish()
+        if threading.active_count() > 1:
+            threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
     except BaseException as error:  # reported, as an interpreter does; the exit code stays
         _report(error, err)
-    return ended
-
-
-def _split(source: str) -> tuple[CodeType, CodeType | None]:
-    """Compiles a program in two: all but a last expression, and that expression so that its value is shown."""
-    tree = ast.parse(source, FILENAME)
-    if not tree.body or not isinstance(tree.body[-1], ast.Expr):
-        return compile(tree, FILENAME, "exec", dont_inherit=True), None
-    shown = ast.Interactive([tree.body.pop()])
-    body = compile(tree, FILENAME, "exec", dont_inherit=True)
-    return body, compile(shown, FILENAME, "single", flags=body.co_flags & _FUTURE_FLAGS, dont_inherit=True)
-
-
-def _finish() -> None:
-    """What an interpreter does at its end: waits for threads, then runs what atexit holds."""
-    if threading.active_count() > 1:
-        threading._shutdown()  # type: ignore[attr-defined]
-    atexit._run_exitfuncs()
 
 
 def _exit_code(stop: SystemExit, err: IO[str]) -> tuple[int, str]:
@@ -280,7 +339,7 @@ def _keep_own_frames(report: traceback.TracebackException | None, seen: set[int]
     if report is None or id(report) in seen:
         return
     seen.add(id(report))
-    own = [frame for frame in report.stack if frame.filename == FILENAME]
+    own = [frame for frame in report.stack if frame.filename == FILENAME or frame.filename.startswith(_CELL)]
     report.stack = _StackSummary.from_list(own)
     for other in (report.__cause__, report.__context__, *(getattr(report, "exceptions", None) or ())):
         _keep_own_frames(other, seen)
@@ -303,8 +362,8 @@ def _seed(seed: int) -> None:
         sys.modules["numpy.random"].seed(seed & 0xFFFFFFFF)
 
 
-def _flush_before_the_deadline(limit_s: float, out: IO[str]) -> None:
-    """Has buffered output written a few times before the limit, so that a time-out shows what was printed so far.
+def _flusher(out: IO[str]) -> kernel.Timer | None:
+    """Makes a timer that writes buffered output, so that a time-out shows what was printed so far.
 
     Writing each line at once would do it too, at the price of a wake-up of the host for every line.
     """
@@ -317,5 +376,7 @@ def _flush_before_the_deadline(limit_s: float, out: IO[str]) -> None:
 
     # Not SIGALRM: that one belongs to the program.
     signal.signal(signal.SIGRTMAX, flush)
-    with contextlib.suppress(OSError, AttributeError):  # no timers: a time-out shows what was flushed by then
-        kernel.start_interval_timer(signal.SIGRTMAX, limit_s * 0.5, limit_s * 0.2)
+    try:
+        return kernel.make_timer(signal.SIGRTMAX)
+    except (OSError, AttributeError):  # no timers: a time-out shows what was flushed by then
+        return None

@@ -12,14 +12,23 @@ import select
 import signal
 import socket
 import time
+from collections import deque
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from retool_env.sandbox import wire
 from retool_env.sandbox.api import ExecutionResult, ExecutionStatus
 from retool_env.sandbox.cgroups import Cgroup
 
+if TYPE_CHECKING:
+    from retool_env.sandbox.nursery import Nursery
+
 _READ = 65536
+_CPU_GRACE_S = 1.0
+_CORES = len(os.sched_getaffinity(0))
+_STALE = 64
+"""Messages that say nothing about a call and are thrown away; a child that sends more is not listened to."""
 
 
 @dataclass(slots=True)
@@ -36,8 +45,8 @@ class Outcome:
     cpu_s: float = 0.0
     truncated: bool = False
 
-    def result(self) -> ExecutionResult:
-        """Returns it as the public result, with output decoded."""
+    def result(self, job: Job) -> ExecutionResult:
+        """Returns it as the public result of a job, with output decoded."""
         return ExecutionResult(
             status=self.status,
             stdout=self.stdout.decode("utf-8", "replace"),
@@ -47,13 +56,18 @@ class Outcome:
             wall_s=self.wall_s,
             cpu_s=self.cpu_s,
             truncated=self.truncated,
+            queue_s=max(0.0, (job.started or job.submitted) - job.submitted),
+            code_chars=job.chars,
         )
 
 
 class Child:
     """A contained child: its descriptors and its cgroup."""
 
-    __slots__ = ("borrowed", "cgroup", "control", "err", "exit", "lost", "out", "pid", "pidfd", "warm", "zygote_pid")
+    __slots__ = (
+        "borrowed", "cgroup", "control", "cpu_before", "err", "exit", "lost", "nursery", "out", "pid", "pidfd", "seat",
+        "waited_before", "warm", "zygote_pid",
+    )  # fmt: skip
 
     def __init__(self, zygote_pid: int, pid: int, control: socket.socket, out: int, err: int, pidfd: int):
         self.zygote_pid = zygote_pid  # its pid as the zygote knows it
@@ -67,6 +81,9 @@ class Child:
         self.exit: tuple[int, float] | None = None  # reaped while it was borrowed: wait status, CPU seconds
         self.warm = False  # has copied the memory that typical programs write to
         self.lost = False  # given up, with its zygote or at the end, while it was borrowed
+        self.nursery: Nursery | None = None
+        self.seat: Seat | None = None  # the session that lives in it
+        self.cpu_before = self.waited_before = 0.0
         control.setblocking(False)
         os.set_blocking(out, False)
         os.set_blocking(err, False)
@@ -76,6 +93,21 @@ class Child:
         if self.pidfd >= 0:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+
+    def freeze(self) -> None:
+        """Stops it between two calls of its session: nothing that the last one left behind runs on."""
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self.pidfd, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Lets a stopped child go on."""
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self.pidfd, signal.SIGCONT)
+
+    def mark(self) -> None:
+        """Notes what it has used so far, none of which is the next program's. While it waits, it uses nothing."""
+        self.cpu_before = self.cpu_s()
+        self.waited_before = self.waited_s()
 
     def close(self) -> None:
         """Closes our ends of its descriptors."""
@@ -103,6 +135,44 @@ class Child:
             return 0.0
 
 
+class Seat:
+    """A session as the host sees it: its child, and the calls that wait for it. Guarded by the host's lock.
+
+    Attributes:
+        child: Where it lives; None before its first call, and once it is lost.
+        calls: Calls begun so far.
+        current: The call that runs, or is next in the host's queue.
+        waiting: Later calls, in order.
+        lost: Why there is no session any more; empty while there is.
+        at_fault: Whether the code lost it (and not the sandbox).
+        idle_since: When its last call ended, on the monotonic clock.
+    """
+
+    __slots__ = ("at_fault", "calls", "child", "current", "forkable", "idle_since", "lost", "waiting")
+
+    def __init__(self, forkable: bool):
+        self.forkable = forkable
+        self.child: Child | None = None
+        self.calls = 0
+        self.current: Job | None = None
+        self.waiting: deque[Job] = deque()
+        self.lost = ""
+        self.at_fault = False
+        self.idle_since = time.monotonic()
+
+    def lose(self, why: str, at_fault: bool) -> None:
+        """Marks it as lost; the first reason stays."""
+        if not self.lost:
+            self.lost, self.at_fault = why, at_fault
+        self.child = None
+
+    def refusal(self) -> Outcome:
+        """Returns the outcome of a call of a session that is lost."""
+        status = ExecutionStatus.KILLED if self.at_fault else ExecutionStatus.UNAVAILABLE
+        message = f"SessionLost: {self.lost}; its variables are gone, start a new session\n"
+        return Outcome(status, stderr=message.encode(), error_class="SessionLost")
+
+
 @dataclass(slots=True, eq=False)
 class Job:
     """One program, from its submission to its outcome."""
@@ -112,33 +182,47 @@ class Job:
     echo: bool
     seed: int
     max_output: int
+    chars: int = 0
+    light: bool = False  # names nothing that the light zygote has not got
+    seat: Seat | None = None
+    bounded: bool = False  # counts against the queue's limit
+    call: int = 0  # its number in its session
+    submitted: float = field(default_factory=time.monotonic)
     future: Future[Outcome] = field(default_factory=Future)
     child: Child | None = None
     out: bytearray = field(default_factory=bytearray)
     err: bytearray = field(default_factory=bytearray)
     started: float = 0.0
     deadline: float = 0.0
-    cpu_before: float = 0.0
-    waited_before: float = 0.0
     silent: bool = False  # the child closed its socket: only its exit can say more
+    ignored: int = 0  # messages that say nothing about this call
     ended: set[int] = field(default_factory=set)  # output pipes that have been closed on the other side
 
     def begin(self, child: Child) -> None:
-        """Hands the program to a ready child.
+        """Hands the program to a ready child. Never waits for it.
 
         Raises:
             OSError: The child is gone, or its socket cannot take the program.
         """
         self.child = child
-        self.cpu_before = child.cpu_s()
-        self.waited_before = child.waited_s()
-        child.control.setblocking(True)  # it is still our own code that reads on the other side
-        child.control.settimeout(10.0)
-        child.control.send(wire.RUN_HEAD.pack(len(self.code), self.seed, self.timeout_s, self.echo))
-        wire.send_body(child.control, self.code)
-        child.control.setblocking(False)
         self.started = time.monotonic()
         self.deadline = self.started + self.timeout_s
+        if self.seat is not None:
+            self.seat.calls += 1
+            self.call = self.seat.calls
+            self.deadline = min(self.deadline, self.started + (self.timeout_s + _CPU_GRACE_S) / _CORES)
+            if self.call > 1:
+                _drain(child.control)
+        wire.send_run(child.control, self.call, self.seed, self.timeout_s, self.echo, self.code)
+        if self.call > 1:
+            child.thaw()
+
+    def not_begun(self) -> Outcome:
+        """Returns the outcome of a program that could not be handed over."""
+        if self.call <= 1:
+            return Outcome(ExecutionStatus.UNAVAILABLE)
+        message = b"SessionLost: its process does not answer; its variables are gone, start a new session\n"
+        return Outcome(ExecutionStatus.KILLED, stderr=message, error_class="SessionLost")
 
     def read(self, fd: int) -> bool:
         """Reads what is there on one of the child's output pipes; False at its end."""
@@ -162,10 +246,17 @@ class Job:
         return len(self.out) + len(self.err) > self.max_output
 
     def extend(self, now: float) -> bool:
-        """Moves the deadline by the time the program had to wait for a core; False if there is nothing to add."""
-        assert self.child is not None
-        waited = self.child.waited_s() - self.waited_before
+        """Moves the deadline by the time the program had to wait for a core; False if there is nothing to add.
+
+        A call of a session is looked at earlier as well, when threads could have used up its CPU time.
+        """
+        child = self.child
+        assert child is not None
+        waited = child.waited_s() - child.waited_before
         deadline = self.started + self.timeout_s + min(waited, 20 * self.timeout_s)
+        if self.seat is not None:
+            left = self.timeout_s + _CPU_GRACE_S - (child.cpu_s() - child.cpu_before)
+            deadline = min(deadline, now + left / _CORES)
         if deadline <= now + 1e-3:
             return False
         self.deadline = deadline
@@ -182,7 +273,7 @@ class Job:
                     before = len(self.out) + len(self.err)
                     if not self.read(fd) or len(self.out) + len(self.err) == before:
                         break
-            cpu = max(0.0, child.cpu_s() - self.cpu_before)
+            cpu = max(0.0, child.cpu_s() - child.cpu_before)
         truncated = self.over_cap
         if truncated:
             del self.out[self.max_output :]
@@ -205,7 +296,7 @@ class Job:
         try:
             self.begin(child)
         except OSError:  # it died while it waited; nothing was run
-            return Outcome(ExecutionStatus.UNAVAILABLE)
+            return self.not_begun()
         poll = select.poll()
         control = child.control.fileno()
         for fd in (control, child.out, child.err):
@@ -233,10 +324,15 @@ class Job:
             return None
         except OSError:
             message = b""
-        if not message:
-            self.silent = _hung_up(self.child.control)  # else it sent an empty packet
+        if not message and _hung_up(self.child.control):
+            self.silent = True
             return None
-        outcome = self.claim(message)
+        outcome = self.claim(message) if message else None
+        if outcome is None:
+            self.ignored += 1
+            if self.ignored <= _STALE:
+                return None
+            outcome = self.finish(ExecutionStatus.ERROR)
         if outcome.status is ExecutionStatus.ERROR and self.child.cgroup is not None and self.child.cgroup.oom_killed():
             outcome.status = ExecutionStatus.MEMORY
         return outcome
@@ -246,11 +342,16 @@ class Job:
         self.code = b""
         self.out, self.err = bytearray(), bytearray()
 
-    def claim(self, message: bytes) -> Outcome:
-        """Makes the outcome from the child's claim; a malformed one is an error without an exit code."""
+    def claim(self, message: bytes) -> Outcome | None:
+        """Makes the outcome from the child's claim; a malformed one is an error without an exit code.
+
+        None if it is about an earlier call of the session.
+        """
         if len(message) < wire.CLAIM_HEAD.size or message[:1] != wire.CLAIM:
             return self.finish(ExecutionStatus.ERROR)
-        _, code = wire.CLAIM_HEAD.unpack_from(message)
+        _, call, code = wire.CLAIM_HEAD.unpack_from(message)
+        if call < self.call:
+            return None
         name = message[wire.CLAIM_HEAD.size : wire.CLAIM_MAX].decode("utf-8", "replace")
         name = "".join(character for character in name if character.isidentifier() or character.isalnum())
         code &= 0xFF
@@ -277,8 +378,23 @@ class Job:
             code = os.WEXITSTATUS(wait_status)
             status = ExecutionStatus.ERROR if code else ExecutionStatus.OK
             outcome = self.finish(status, exit_code=code, error_class="SystemExit" if code else "")
-        outcome.cpu_s = max(0.0, cpu_s - self.cpu_before)
+        outcome.cpu_s = max(0.0, cpu_s - self.child.cpu_before)
         return outcome
+
+
+def _drain(sock: socket.socket) -> None:
+    """Throws away what a session sent after its last claim: it must not be taken for an answer to the next call.
+
+    Raises:
+        OSError: It has closed its end, or sent far too much.
+    """
+    for _ in range(_STALE):
+        try:
+            if not sock.recv(wire.CLAIM_MAX) and _hung_up(sock):
+                raise BrokenPipeError
+        except BlockingIOError:
+            return
+    raise BrokenPipeError
 
 
 def _hung_up(sock: socket.socket) -> bool:

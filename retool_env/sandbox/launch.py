@@ -56,6 +56,34 @@ package.zygote.main(control, owner, payload["settings"])
 """Run with ``python -c``: the zygote's sources come over the socket, so that no folder of ours is readable inside."""
 
 
+LIGHT_PRELOAD = (
+    "math", "cmath", "random", "itertools", "functools", "operator", "collections", "collections.abc", "fractions",
+    "decimal", "statistics", "numbers", "re", "string", "json", "datetime", "time", "heapq", "bisect", "copy", "enum",
+    "dataclasses", "typing", "array", "struct", "textwrap", "pprint", "calendar", "hashlib",
+)  # fmt: skip
+"""What the light zygote imports: what programs without numpy or sympy use."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a zygote is started with.
+
+    Attributes:
+        tier: Where to start it.
+        config: The sandbox's configuration.
+        slots: Children it may have at the same time, with those that are being reaped.
+        light: With the standard library only.
+        like: For a light one: the zygote whose children's limits its own children get, so that a program that imports
+            what was not expected of it has room for that.
+    """
+
+    tier: str
+    config: SandboxConfig
+    slots: int
+    light: bool = False
+    like: ZygoteProcess | None = None
+
+
 @dataclass
 class ZygoteProcess:
     """A running zygote, as the host sees it.
@@ -68,6 +96,8 @@ class ZygoteProcess:
         process: What we started: the supervisor (nsjail) or the zygote (landlock). Reaped by us.
         pidfd: A pidfd of the zygote itself; readable once it has ended.
         pid: Its pid on the host.
+        address_space: Its address space in bytes.
+        own_memory: Bytes of memory it has to itself: mostly what importing took.
     """
 
     tier: str
@@ -77,6 +107,8 @@ class ZygoteProcess:
     process: subprocess.Popen[bytes] | None = None
     pidfd: int = -1
     pid: int = 0
+    address_space: int = 0
+    own_memory: int = 0
 
     def end(self) -> None:
         """Ends the zygote and everything below it, reaps what we started, and removes its cgroups."""
@@ -116,30 +148,33 @@ class ZygoteProcess:
         return "\n".join(line for line in lines if "no version information available" not in line)[-2000:].strip()
 
 
-def start(tier: str, config: SandboxConfig, slots: int) -> ZygoteProcess:
-    """Starts a zygote in a tier and waits until it is ready.
+def start(plan: Plan, holding: list[int] | None = None) -> ZygoteProcess:
+    """Starts a zygote and waits until it is ready.
 
     Args:
-        tier: Where to start it.
-        config: The sandbox's configuration.
-        slots: Children it may have at the same time, with those that are being reaped.
+        plan: What to start.
+        holding: Filled with the descriptors that are open meanwhile: a process forked then should close them.
 
     Raises:
         SandboxUnavailableError: It cannot run here; says what is missing.
         ConfigurationError: ``config.python`` is not usable.
     """
+    holding = [] if holding is None else holding
+    tier, config, slots = plan.tier, plan.config, plan.slots
     world = inventory.take(config.packages, config.python)
     rights = privileges.current()
     uids = rights.spare_ids(slots)
-    settings = _settings(tier, config, world, rights, uids, slots)
+    settings = _settings(plan, world, rights, uids)
     base = cgroups.find_base() if tier == "nsjail" and rights.is_root else None
-    memory = None if base is None else cgroups.MemoryCgroups(base, config.memory_mb)
+    more = 0 if plan.like is None else plan.like.own_memory // _MIB
+    memory = None if base is None else cgroups.MemoryCgroups(base, config.memory_mb + more)
     try:
         here, there = (_above_stdio(end) for end in socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET))
         zygote = ZygoteProcess(tier, here, memory, log=os.memfd_create("retool-zygote-log"))
         pidfd = os.pidfd_open(os.getpid())
         owner = fcntl.fcntl(pidfd, fcntl.F_DUPFD_CLOEXEC, 3)
         os.close(pidfd)
+        holding += [here.fileno(), there.fileno(), zygote.log, owner]
     except OSError:  # no descriptor left
         if memory is not None:
             memory.remove()
@@ -164,14 +199,16 @@ def start(tier: str, config: SandboxConfig, slots: int) -> ZygoteProcess:
             command, pass_fds=[there.fileno(), owner], env=env, stdin=subprocess.DEVNULL,
             stdout=zygote.log, stderr=zygote.log, cwd="/", start_new_session=True,
         )  # fmt: skip
+        holding.remove(there.fileno())
         there.close()
         _send_start(here, owner, settings)
-        _handshake(zygote, config)
+        _handshake(zygote, plan)
     except BaseException:
         there.close()
         zygote.end()
         raise
     finally:
+        holding.remove(owner)
         os.close(owner)
     return zygote
 
@@ -188,26 +225,23 @@ _THREADS = 64
 
 
 def _settings(
-    tier: str,
-    config: SandboxConfig,
-    world: inventory.Inventory,
-    rights: privileges.Privileges,
-    uids: int | None,
-    slots: int,
+    plan: Plan, world: inventory.Inventory, rights: privileges.Privileges, uids: int | None
 ) -> dict[str, Any]:
     """Makes what the zygote is told."""
+    tier, config = plan.tier, plan.config
     in_jail = tier == "nsjail"
     preload = config.preload if config.preload is not None else inventory.default_preload(world)
     inventory.check_preload(preload, world)
     return {
-        "slots": slots,
+        "slots": plan.slots,
         "namespaces": in_jail,
         "uid_base": (_JAIL_UID_BASE if in_jail else uids) if uids is not None else None,
         "keep_read_cap": uids is not None and not world.open_to_all(),
         "tmp_mb": config.tmp_mb,
         "tmp_inodes": _TMP_INODES,
         "modules": nsjail.jail_modules(world) if in_jail else world.modules,
-        "preload": preload,
+        "preload": LIGHT_PRELOAD if plan.light else preload,
+        "immortal": config.immortal,
         "pid_placeholder": seccomp.PID_PLACEHOLDER,
         "seccomp": "" if tier == "none" else seccomp.compile_policy(seccomp.Policy(writable_folder=in_jail)).hex(),
         "landlock_abi": landlock.usable_abi() if tier == "landlock" else 0,
@@ -264,7 +298,7 @@ def _send_start(control: socket.socket, owner: int, settings: dict[str, Any]) ->
         wire.send_body(control, payload)
 
 
-def _handshake(zygote: ZygoteProcess, config: SandboxConfig) -> None:
+def _handshake(zygote: ZygoteProcess, plan: Plan) -> None:
     deadline = time.monotonic() + _START_LIMIT_S
     try:
         message, ancillary, _, _ = zygote.control.recvmsg(8192, socket.CMSG_LEN(4))
@@ -280,10 +314,15 @@ def _handshake(zygote: ZygoteProcess, config: SandboxConfig) -> None:
         raise SandboxUnavailableError(f"the {zygote.tier} tier does not start here: {detail}")
     (zygote.pidfd,) = struct.unpack("i", ancillary[0][2][:4])
     zygote.pid = host_pid(zygote.pidfd)
-    pages = int(Path(f"/proc/{zygote.pid}/statm").read_text().split()[0])
+    size, resident, shared = (
+        int(pages) * os.sysconf("SC_PAGE_SIZE") for pages in Path(f"/proc/{zygote.pid}/statm").read_text().split()[:3]
+    )
+    zygote.address_space, zygote.own_memory = size, resident - shared
+    if plan.like is not None:
+        size = max(size, plan.like.address_space)
     # Where the kernel counts real use, address space may be larger: its verdict, not a failed mmap, decides.
-    spare = config.memory_mb * 4 if zygote.memory is not None else config.memory_mb
-    zygote.control.send(struct.pack("!Q", pages * os.sysconf("SC_PAGE_SIZE") + spare * _MIB))
+    spare = plan.config.memory_mb * (4 if zygote.memory is not None else 1)
+    zygote.control.send(struct.pack("!Q", size + spare * _MIB))
     _teach(zygote)
     zygote.control.settimeout(None)
 

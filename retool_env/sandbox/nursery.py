@@ -1,20 +1,22 @@
 """A nursery: one zygote and the children it has made, those that wait for a program and those that run one.
 
-Its state belongs to the host's thread, apart from ``idle``, from which any thread may take a child.
+Its state belongs to the host's thread, apart from ``idle``, from which any thread may take a child under the host's
+lock.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import socket
+import threading
 from collections import deque
 from collections.abc import Callable
 
 from retool_env.errors import SandboxUnavailableError
 from retool_env.sandbox import launch, wire
 from retool_env.sandbox.cgroups import Cgroup
-from retool_env.sandbox.config import SandboxConfig
 from retool_env.sandbox.execution import Child
 
 MAX_DEATHS = 3
@@ -26,61 +28,131 @@ _MAX_STILLBORN = 20
 Watch = Callable[[int, Callable[[], None]], None]
 Unwatch = Callable[[int], None]
 
+_log = logging.getLogger("retool_env.sandbox")
+
 
 class Nursery:
     """One zygote and its children.
 
     Attributes:
-        idle: Children that are contained and ready for a program.
+        light: Whether its zygote has the standard library only.
+        zygote: The zygote; None while there is none.
+        idle: Children that are contained and ready for a program, warm ones first.
         children: All children that have not been reaped, by the zygote's pid for them.
         requested: Children that were asked for and have not arrived.
         deaths: Zygotes that died in a row.
+        restarts: Zygotes that took the place of another.
     """
 
     def __init__(
         self,
-        tier: str,
-        config: SandboxConfig,
-        slots: int,
+        plan: launch.Plan,
         watch: Watch,
         unwatch: Unwatch,
         on_exit: Callable[[Child, int, float], None],
-        on_death: Callable[[], None],
+        on_death: Callable[[Nursery], None],
+        on_start: Callable[[Nursery], None],
     ):
-        """Starts the zygote.
+        """Makes a nursery without a zygote: see ``start`` and ``start_here``.
 
         Args:
-            tier: Tier to start it in.
-            config: The sandbox's configuration.
-            slots: Children it may have at the same time, with those that are being reaped.
+            plan: What its zygotes are started with.
             watch: Calls a function whenever a descriptor is readable.
             unwatch: Ends that.
             on_exit: Told of each child that has been reaped: its wait status and CPU seconds.
             on_death: Told when the zygote has died, with all children still listed.
-
-        Raises:
-            SandboxUnavailableError: It cannot run here.
+            on_start: Told, in another thread, that a start has ended: ``settle`` is to be called in the host's.
         """
-        self._tier, self._config, self._slots = tier, config, slots
+        self.plan = plan
+        self.light = plan.light
         self._watch, self._unwatch = watch, unwatch
-        self._on_exit, self._on_death = on_exit, on_death
+        self._on_exit, self._on_death, self._on_start = on_exit, on_death, on_start
         self.idle: deque[Child] = deque()
         self.children: dict[int, Child] = {}
         self.requested = 0
         self.deaths = 0
+        self.restarts = 0
         self._stillborn = 0
+        self._raw: set[Child] = set()  # that have arrived and are not yet contained
         self._warming: Child | None = None
         self._cgroups: deque[Cgroup] = deque()  # of the children that were requested, in that order
         self._arriving: tuple[int, ...] = ()
-        self.zygote: launch.ZygoteProcess | None = launch.start(tier, config, slots)
-        self._adopt_zygote()
+        self.zygote: launch.ZygoteProcess | None = None
+        self._starting: threading.Thread | None = None
+        self._started: launch.ZygoteProcess | None = None
+        self._holding: list[int] = []  # descriptors of a start that is under way
 
-    def take(self) -> Child | None:
-        """Takes an idle child, or None. For any thread."""
+    @property
+    def room(self) -> int:
+        """How many more children it may have."""
+        return self.plan.slots - len(self.children) - self.requested
+
+    @property
+    def starting(self) -> bool:
+        """Whether a zygote is on its way."""
+        return self._starting is not None
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether it has no zygote and too many have died to try another."""
+        return self.zygote is None and self._starting is None and self.deaths > MAX_DEATHS
+
+    def start_here(self) -> None:
+        """Starts the zygote and waits for it.
+
+        Raises:
+            SandboxUnavailableError: It cannot run here.
+        """
+        self._adopt_zygote(launch.start(self.plan))
+
+    def start(self) -> None:
+        """Starts the zygote in a thread of its own."""
+        thread = threading.Thread(target=self._start, name="retool-sandbox-start", daemon=True)
         try:
-            return self.idle.popleft()
+            thread.start()
+        except RuntimeError:  # at the end of the owner, or without room for a thread
+            self.deaths += 1
+        else:
+            self._starting = thread
+
+    def _start(self) -> None:
+        try:
+            self._started = launch.start(self.plan, self._holding)
+        except (SandboxUnavailableError, OSError) as error:
+            _log.warning("a sandbox zygote could not be started: %s", error)
+        finally:
+            self._holding.clear()
+            self._on_start(self)
+
+    def settle(self) -> None:
+        """Takes on the zygote that a start has made, or counts the failure."""
+        if self._starting is None:
+            return
+        self._starting.join()
+        self._starting = None
+        started, self._started = self._started, None
+        if started is None:
+            self.deaths += 1
+        else:
+            self._adopt_zygote(started)
+
+    def take(self, cold: bool = False) -> Child | None:
+        """Takes an idle child, or None.
+
+        Args:
+            cold: Rather one that has copied no memory in advance: a session holds its memory for long.
+        """
+        try:
+            return self.idle.pop() if cold else self.idle.popleft()
         except IndexError:
             return None
+
+    def put_back(self, child: Child) -> None:
+        """Puts back a child that was taken and not used."""
+        if child.warm:
+            self.idle.appendleft(child)
+        else:
+            self.idle.append(child)
 
     def warm(self) -> bool:
         """Has one idle child copy memory in advance, if none is at it; False if there is none left to warm."""
@@ -110,15 +182,15 @@ class Nursery:
             answer = b""
         if answer == wire.WARM and child.zygote_pid in self.children:
             child.warm = True
+            child.mark()
             self.idle.appendleft(child)
 
     def supply(self, wanted: int) -> None:
         """Asks for as many children as are missing from ``wanted`` idle ones."""
         if self.zygote is None:
             return
-        missing = wanted - len(self.idle) - self.requested - (self._warming is not None)
-        room = self._slots - len(self.children) - self.requested
-        for _ in range(min(missing, room)):
+        missing = wanted - len(self.idle) - self.requested - len(self._raw) - (self._warming is not None)
+        for _ in range(min(missing, self.room)):
             if not self._request(self.zygote):
                 return
 
@@ -157,24 +229,12 @@ class Nursery:
         if self._stillborn > _MAX_STILLBORN:
             self._died()
 
-    def restart(self) -> bool:
-        """Starts another zygote in place of a dead one; False if too many have died."""
-        while self.deaths <= MAX_DEATHS:
-            try:
-                self.zygote = launch.start(self._tier, self._config, self._slots)
-            except (SandboxUnavailableError, OSError):
-                self.deaths += 1
-            else:
-                self._adopt_zygote()
-                return True
-        self.deaths = MAX_DEATHS  # one more try when there is something to run again
-        return False
-
     def discard(self, child: Child) -> None:
         """Forgets a child that has ended, and closes our ends of its descriptors."""
         self.children.pop(child.zygote_pid, None)
         with contextlib.suppress(ValueError):
             self.idle.remove(child)
+        self._raw.discard(child)
         if self._warming is child:
             self._warming = None
         if child.cgroup is not None:
@@ -186,10 +246,20 @@ class Nursery:
             self._unwatch(fd)
         child.close()
 
+    def quit(self) -> None:
+        """Tells the zygote to end, without waiting for it."""
+        if self.zygote is not None:
+            with contextlib.suppress(OSError):
+                self.zygote.control.send(wire.QUIT)
+
     def end(self) -> None:
-        """Ends the zygote with all its children, and waits for it."""
+        """Ends the zygote with all its children, and waits for it; also for one that is on its way."""
         for child in list(self.children.values()):
             self.discard(child)
+        if self._starting is not None:
+            self._starting.join()
+            if self._started is not None:
+                self._started.end()
         if self.zygote is not None:
             self._forget_zygote().end()
 
@@ -201,16 +271,20 @@ class Nursery:
         for child in self.children.values():
             with contextlib.suppress(OSError):  # the parent's thread was closing it as we were forked
                 child.close()
-        if self.zygote is not None:
-            self.zygote.abandon()
-            if self.zygote.process is not None:
-                self.zygote.process.returncode = 0  # not ours to wait for
+        for zygote in (self.zygote, self._started):
+            if zygote is not None:
+                zygote.abandon()
+                if zygote.process is not None:
+                    zygote.process.returncode = 0  # not ours to wait for
+        for fd in self._holding:
+            with contextlib.suppress(OSError):
+                os.close(fd)
 
-    def _adopt_zygote(self) -> None:
-        assert self.zygote is not None
-        self.zygote.control.setblocking(False)
-        self._watch(self.zygote.control.fileno(), self._hear)
-        self._watch(self.zygote.pidfd, self._died)
+    def _adopt_zygote(self, zygote: launch.ZygoteProcess) -> None:
+        self.zygote = zygote
+        zygote.control.setblocking(False)
+        self._watch(zygote.control.fileno(), self._hear)
+        self._watch(zygote.pidfd, self._died)
 
     def _forget_zygote(self) -> launch.ZygoteProcess:
         assert self.zygote is not None
@@ -243,9 +317,10 @@ class Nursery:
         if self.zygote is None:
             return
         self.deaths += 1
+        self.restarts += 1
         zygote = self._forget_zygote()
         self.idle.clear()  # before anyone hears of it and asks for the next one
-        self._on_death()
+        self._on_death(self)
         for child in list(self.children.values()):
             child.kill()
             self.discard(child)
@@ -270,17 +345,21 @@ class Nursery:
             self._failed()
             return
         child.cgroup = cgroup
+        child.nursery = self
         self.children[zygote_pid] = child
+        self._raw.add(child)
         self._watch(control, lambda: self._child_ready(child))
 
     def _child_ready(self, child: Child) -> None:
         self._unwatch(child.control.fileno())
+        self._raw.discard(child)
         try:
             message = child.control.recv(8)
         except OSError:
             message = b""
         if message == wire.READY:
             self._stillborn = 0
+            child.mark()
             self.idle.append(child)
         else:
             child.kill()

@@ -7,25 +7,24 @@ import os
 import threading
 import warnings
 import weakref
-from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Self
 
 from retool_env.errors import ConfigurationError, SandboxClosedError, SandboxUnavailableError
-from retool_env.sandbox.api import ExecutionResult, ExecutionStatus
+from retool_env.sandbox.calls import Calls
 from retool_env.sandbox.config import SandboxConfig
-from retool_env.sandbox.execution import Job, Outcome
+from retool_env.sandbox.execution import Job
 from retool_env.sandbox.host import Host
+from retool_env.sandbox.metrics import Metrics, SandboxMetrics
+from retool_env.sandbox.session import Session
 
 _TIERS = ("nsjail", "landlock")
 """Best first: what ``auto`` tries, in this order."""
 
-_MAX_PROGRAM_BYTES = 16 << 20
-
 _forked: weakref.WeakSet[Sandbox]
 
 
-class Sandbox:
+class Sandbox(Calls):
     r"""Runs Python programs that nobody has read, each in a fresh, contained interpreter.
 
     Safe to use from many threads and event loops. In a process forked from the one that made it, it starts a zygote
@@ -51,6 +50,7 @@ class Sandbox:
         """
         self.config = _configure(config, options)
         self._lock = threading.Lock()
+        self._metrics = Metrics()
         self._closed = False
         self._host: Host | None = None
         self._pid = os.getpid()
@@ -67,49 +67,30 @@ class Sandbox:
         """Whether ``close`` was called."""
         return self._closed
 
-    def run(self, code: str, timeout_s: float | None = None) -> ExecutionResult:
-        """Runs a program and waits for its end.
+    def session(self, *, forkable: bool = False) -> Session:
+        """Opens a session: an interpreter that keeps its state from one call to the next.
 
         Args:
-            code: Python source.
-            timeout_s: Wall-clock limit in seconds in place of the configured one.
-
-        Returns:
-            How it ended. Never raises for anything the program does.
+            forkable: Whether it can be branched with ``Session.fork``.
 
         Raises:
+            SandboxBusyError: ``max_sessions`` are open.
             SandboxClosedError: The sandbox was closed.
-            ConfigurationError: ``timeout_s`` is not above 0 and up to 86400 (a day).
-            SandboxError: Called in a callback of a future of this sandbox, where it would wait for itself.
+            SandboxUnavailableError: The sandbox has to be started here (after a fork), and cannot run.
         """
-        job = self._job(code, timeout_s)
-        if job.future.done():
-            return job.future.result().result()
-        return self._current_host().run_here(job).result()
+        host = self._current_host()
+        return Session(self, host, host.open_seat(forkable))
 
-    def submit(self, code: str, timeout_s: float | None = None) -> Future[ExecutionResult]:
-        """Queues a program; the future gets its result. Cancelling the future kills the program."""
-        job = self._submit(code, timeout_s)
-        result: Future[ExecutionResult] = Future()
+    async def asession(self, *, forkable: bool = False) -> Session:
+        """Opens a session without blocking the event loop. Takes and raises what ``session`` does."""
+        if self._host is None or self._host.broken:
+            return await asyncio.to_thread(self.session, forkable=forkable)
+        return self.session(forkable=forkable)
 
-        def deliver(done: Future[Outcome]) -> None:
-            if done.cancelled():
-                result.cancel()
-            elif result.set_running_or_notify_cancel():
-                result.set_result(done.result().result())
-
-        job.future.add_done_callback(deliver)
-        result.add_done_callback(lambda future: self._cancel(job) if future.cancelled() else None)
-        return result
-
-    async def arun(self, code: str, timeout_s: float | None = None) -> ExecutionResult:
-        """Runs a program without blocking the event loop. Cancelling the task kills the program."""
-        job = self._submit(code, timeout_s)
-        try:
-            return (await asyncio.wrap_future(job.future)).result()
-        except asyncio.CancelledError:
-            self._cancel(job)
-            raise
+    def metrics(self) -> SandboxMetrics:
+        """Returns what has been counted and measured of all calls so far, sessions included."""
+        host = self._host
+        return self._metrics.snapshot(**({} if host is None else host.gauges()))
 
     def close(self) -> None:
         """Kills what runs and ends the zygote. May be called twice."""
@@ -140,33 +121,10 @@ class Sandbox:
     def __repr__(self) -> str:
         return f"<Sandbox tier={self._tier!r} {'closed' if self._closed else 'open'}>"
 
-    def _submit(self, code: str, timeout_s: float | None) -> Job:
-        job = self._job(code, timeout_s)
-        if not job.future.done():
-            self._current_host().submit(job)
-        return job
-
-    def _job(self, code: str, timeout_s: float | None) -> Job:
-        if not isinstance(code, str):
-            raise TypeError(f"code must be a str, not {type(code).__name__}")
-        limit = self.config.timeout_s if timeout_s is None else timeout_s
-        if not 0 < limit <= 86400:
-            raise ConfigurationError(
-                f"timeout_s must be a number of seconds above 0 and up to 86400, got {timeout_s!r}"
-            )
-        config = self.config
-        data = code.encode("utf-8", "surrogatepass")
-        job = Job(data, limit, config.echo, config.seed, config.max_output_bytes)
-        largest = min(_MAX_PROGRAM_BYTES, config.memory_mb << 17)  # an eighth of its memory
-        if len(data) > largest:
-            message = f"MemoryError: the program has {len(data)} bytes; {largest} are the most that is run\n".encode()
-            job.future.set_result(Outcome(ExecutionStatus.ERROR, stderr=message, error_class="MemoryError"))
-        return job
-
-    def _cancel(self, job: Job) -> None:
-        host = self._host
-        if host is not None:
-            host.cancel(job)
+    def _host_for(self, job: Job) -> Host:
+        host = self._current_host()
+        job.light = host.is_light(job.code)
+        return host
 
     def _current_host(self) -> Host:
         host = self._host

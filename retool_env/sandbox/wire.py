@@ -1,18 +1,21 @@
 """The messages between host, zygote and child. Standard library only: this file is also shipped into the sandbox.
 
-All three talk over SOCK_SEQPACKET sockets, so a message is never split or joined. Bodies that may be large (the
-program, the zygote's start-up data) are a counted sequence of packets.
+All three talk over SOCK_SEQPACKET sockets, so a message is never split or joined. The zygote's start-up data are a
+counted sequence of packets; a program comes in the packet of its header or, if it is long, in a memory file whose
+descriptor comes with it, so that the host never waits for a child to read.
 
     host -> zygote   SPAWN (with the descriptor of a cgroup.procs file, where there are cgroups), QUIT
     zygote -> host   READY (once, with a pidfd of the zygote),
                      LEARNER (with a pidfd of it), CHILD (control socket, stdout, stderr, pidfd),
                      EXITED (wait status and resource usage)
     host -> child    WARM, at most once (copy memory and run typical programs in advance);
-                     then the RUN header, then the program in packets
+                     then a program: once, or again and again in a session
     child -> host    READY, once contained and before any program is there; WARM, when that is done; then
-                     CLAIM: exit code and exception class; untrusted
+                     CLAIM, for each program: its call number, exit code and exception class; untrusted
 """
 
+import fcntl
+import os
 import socket
 import struct
 
@@ -32,12 +35,17 @@ CLAIM = b"d"
 BODY = struct.Struct("!Q")  # length in bytes of the body that follows in packets
 CHILD_HEAD = struct.Struct("!cI")  # CHILD, pid in the zygote's pid namespace
 EXITED_HEAD = struct.Struct("!cIid")  # EXITED, pid, wait status, CPU seconds
-RUN_HEAD = struct.Struct("!QQd?")  # bytes of the program, seed, time limit in seconds, echo
-CLAIM_HEAD = struct.Struct("!ci")  # CLAIM, exit code; then the exception's class name in UTF-8
+# Number of the call in its session, 0 for the one program of a fresh interpreter; seed, time limit in seconds, echo.
+RUN_HEAD = struct.Struct("!IQd?")
+CLAIM_HEAD = struct.Struct("!cIi")  # CLAIM, call number, exit code; then the exception's class name in UTF-8
 CLAIM_MAX = CLAIM_HEAD.size + 256
 
 LEARNERS = 2
 """What learners do, one after the other: nothing; typical programs."""
+
+
+INLINE = 32768
+"""Bytes of a program that go in the packet of its header."""
 
 
 def send_body(sock: socket.socket, data: bytes) -> None:
@@ -61,3 +69,32 @@ def recv_body(sock: socket.socket, size: int) -> bytes:
         parts.append(packet)
         size -= len(packet)
     return b"".join(parts)
+
+
+def send_run(sock: socket.socket, call: int, seed: int, limit_s: float, echo: bool, program: bytes) -> None:
+    """Sends a program as one packet.
+
+    Raises:
+        OSError: The child is gone, or (``BlockingIOError``) does not read.
+    """
+    if len(program) <= INLINE:
+        sock.send(RUN_HEAD.pack(call, seed, limit_s, echo) + program)
+        return
+    file = os.memfd_create("program", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        view = memoryview(program)
+        while view:
+            view = view[os.write(file, view) :]
+        # Nobody may write to it any more: branches of one session would have it in common.
+        fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK)
+        socket.send_fds(sock, [RUN_HEAD.pack(call, seed, limit_s, echo)], [file])
+    finally:
+        os.close(file)
+
+
+def recv_packet(sock: socket.socket) -> tuple[bytes, int]:
+    """Receives a packet and the descriptor that came with it, -1 if there was none."""
+    packet, ancillary, _, _ = sock.recvmsg(RUN_HEAD.size + INLINE, socket.CMSG_LEN(4), socket.MSG_CMSG_CLOEXEC)
+    for _, _, data in ancillary:
+        return packet, int(struct.unpack("i", data[:4])[0])
+    return packet, -1

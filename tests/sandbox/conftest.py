@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import select
 import socket
@@ -14,7 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from retool_env.sandbox import Sandbox
+from retool_env.sandbox import ExecutionResult, Sandbox, wire
+from retool_env.sandbox.execution import Child, Job, Outcome
+from retool_env.sandbox.launch import ZygoteProcess
+from retool_env.sandbox.nursery import Nursery
 
 
 def wait_until(condition: Callable[[], bool], what: str, limit_s: float = 10.0) -> None:
@@ -53,20 +57,174 @@ def is_gone(pid: int) -> bool:
     return state_of(pid) in ("", "Z")
 
 
-def assert_at_rest(sandbox: Sandbox) -> None:
-    """Nothing runs but the zygote and children that wait for a program, each with its own four descriptors only."""
+def nurseries(sandbox: Sandbox) -> list[Nursery]:
+    """Returns the nurseries of a sandbox, one for each zygote."""
     host = sandbox._host
     assert host is not None
-    wait_until(lambda: not host._busy and not host._nursery.requested, "all programs ended")
-    wait_until(lambda: len(host._nursery.children) == len(host._nursery.idle), "ended children are forgotten")
-    assert host._nursery.zygote is not None
-    wait_until(
-        lambda: (
-            sorted(children_of(host._nursery.zygote.pid))
-            == sorted(child.pid for child in list(host._nursery.children.values()))
-        ),
-        "the zygote has exactly the children that the host knows",
+    return host.nurseries
+
+
+def zygotes_of(sandbox: Sandbox) -> list[ZygoteProcess]:
+    """Returns the running zygotes of a sandbox."""
+    return [nursery.zygote for nursery in nurseries(sandbox) if nursery.zygote is not None]
+
+
+def is_at_rest(sandbox: Sandbox) -> bool:
+    """Whether no program runs, no child is on its way, and every ended child has been forgotten."""
+    host = sandbox._host
+    assert host is not None
+    return not host._busy and all(
+        not nursery.starting and not nursery.requested and len(nursery.children) == len(nursery.idle)
+        for nursery in nurseries(sandbox)
     )
+
+
+def assert_at_rest(sandbox: Sandbox) -> None:
+    """Nothing runs but the zygotes and children that wait for a program, each with its own four descriptors only."""
+    wait_until(lambda: is_at_rest(sandbox), "all programs ended and were forgotten")
+    for nursery in nurseries(sandbox):
+        assert nursery.zygote is not None
+        wait_until(
+            lambda nursery=nursery: (
+                sorted(children_of(nursery.zygote.pid))
+                == sorted(child.pid for child in list(nursery.children.values()))
+            ),
+            "the zygote has exactly the children that the host knows",
+        )
+
+
+def own_descriptors(sandbox: Sandbox) -> int:
+    """Counts this process's descriptors without those of waiting children; -1 while the sandbox is busy."""
+    if not is_at_rest(sandbox):
+        return -1
+    return len(os.listdir("/proc/self/fd")) - 4 * sum(len(nursery.children) for nursery in nurseries(sandbox))
+
+
+def settled(count: Callable[[], int], looks: int = 20) -> int:
+    """Returns a count once it has been the same, and not -1, for so many looks."""
+    last, same = -1, 0
+
+    def is_settled() -> bool:
+        nonlocal last, same
+        now = count()
+        same = same + 1 if now == last != -1 else 0
+        last = now
+        return same >= looks
+
+    wait_until(is_settled, "a count comes to rest", limit_s=30.0)
+    return last
+
+
+def descendants_of(pid: int) -> list[int]:
+    """Lists all processes below ``pid``."""
+    parents: dict[int, list[int]] = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                stat = Path(f"/proc/{entry}/stat").read_text()
+            except OSError:
+                continue
+            parents.setdefault(int(stat.rpartition(")")[2].split()[1]), []).append(int(entry))
+    found, look = [], [pid]
+    while look:
+        below = parents.get(look.pop(), [])
+        found += below
+        look += below
+    return found
+
+
+def slots_of(sandbox: Sandbox) -> int:
+    """Returns how many children the zygotes may have at the same time: as many user ids and cgroups are there."""
+    return sum(nursery.plan.slots for nursery in nurseries(sandbox))
+
+
+def memory_cgroups_of(sandbox: Sandbox) -> int:
+    """Counts the memory cgroups that were made for programs."""
+    folders = [zygote.memory.folder for zygote in zygotes_of(sandbox) if zygote.memory is not None]
+    return sum(entry.is_dir() for folder in folders for entry in os.scandir(folder))
+
+
+def private_bytes(pid: int) -> int:
+    """Returns the anonymous memory of a process in bytes."""
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+        if line.startswith("Anonymous:"):
+            return int(line.split()[1]) << 10
+    raise AssertionError(f"no figure for process {pid}")
+
+
+def zygote_socket(zygote: ZygoteProcess) -> socket.socket:
+    """Returns a zygote's own end of its socket to the host, fetched from the zygote (which takes root)."""
+    folder = f"/proc/{zygote.pid}/fd"
+    (number,) = (int(fd) for fd in os.listdir(folder) if os.readlink(f"{folder}/{fd}").startswith("socket:"))
+    fd = ctypes.CDLL(None, use_errno=True).syscall(438, zygote.pidfd, number, 0)  # pidfd_getfd
+    if fd < 0:
+        raise OSError(ctypes.get_errno(), "pidfd_getfd")
+    return socket.socket(fileno=fd)
+
+
+def claim(code: int, name: bytes = b"", call: int = 0) -> bytes:
+    """Returns the message by which a child claims to have ended."""
+    return wire.CLAIM_HEAD.pack(wire.CLAIM, call, code) + name
+
+
+def exit_code_of(packet: bytes) -> int:
+    """Returns the exit code in a child's claim."""
+    return wire.CLAIM_HEAD.unpack_from(packet)[-1]
+
+
+class Puppet:
+    """A job whose child's side is ours to play, over the same kinds of socket and pipes.
+
+    Attributes:
+        job: The job, as the host holds it.
+        child: Its child, as the host holds it.
+        control: The child's end of its socket.
+        out: The child's standard output.
+        err: The child's standard error.
+    """
+
+    def __init__(self, max_output: int = 1 << 20, begun: bool = True):
+        here, self.control = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        out, self.out = os.pipe()
+        err, self.err = os.pipe()
+        self.child = Child(1, os.getpid(), here, out, err, -1)
+        self.child.mark()
+        self.job = Job(b"1", 60.0, True, 0, max_output)
+        if begun:
+            self.job.begin(self.child)
+
+    def hear(self) -> Outcome | None:
+        """Has the host's side read all that there is, as its thread does when descriptors are readable."""
+        for fd in (self.child.out, self.child.err):
+            if not self.job.over_cap:
+                self.job.read(fd)
+        poll = select.poll()
+        poll.register(self.child.control, select.POLLIN)
+        while not self.job.silent and poll.poll(0):
+            outcome = self.job.hear()
+            if outcome is not None:
+                return outcome
+        return None
+
+    def result(self, outcome: Outcome) -> ExecutionResult:
+        """Returns an outcome as the caller gets it."""
+        return outcome.result(self.job)
+
+    def close(self) -> None:
+        self.control.close()
+        os.close(self.out)
+        os.close(self.err)
+        self.child.close()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves the long soak out unless it is asked for by its marker."""
+    if "soak" in config.option.markexpr:
+        return
+    long = [item for item in items if item.get_closest_marker("soak")]
+    if long:
+        config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if item not in long]
 
 
 @dataclass

@@ -72,5 +72,5 @@ def test_attack(tier, target, outside, case):
     assert_at_rest(target)
     if os.geteuid() != 0:
         return  # another process's descriptors are not ours to see, which is as it should be
-    for child in list(target._host._nursery.idle):
+    for child in list(target._host.nurseries[0].idle):
         assert sorted(os.listdir(f"/proc/{child.pid}/fd")) == ["0", "1", "2", "3"]

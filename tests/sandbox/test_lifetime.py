@@ -43,8 +43,8 @@ else:
 host = sandbox._host
 while not host._running:
     os.sched_yield()
-zygote = host._nursery.zygote
-pids = [zygote.pid, zygote.process.pid, *(child.pid for child in host._nursery.children.values())]
+zygote = host.nurseries[0].zygote
+pids = [zygote.pid, zygote.process.pid, *(child.pid for child in host.nurseries[0].children.values())]
 started = zygote.process.pid  # nsjail is a child of the supervisor
 pids[2:2] = map(int, open(f"/proc/{started}/task/{started}/children").read().split() if sys.argv[1] == "nsjail" else ())
 folder = zygote.memory.folder if zygote.memory else ""
@@ -125,8 +125,8 @@ before = descriptors(), threading.active_count()
 sandbox = Sandbox(tier=sys.argv[1])
 sandbox.run("print(1)")
 sandbox.submit("while True: pass", timeout_s=600)
-zygote = sandbox._host._nursery.zygote
-pids = [zygote.pid, zygote.process.pid, *(child.pid for child in sandbox._host._nursery.children.values())]
+zygote = sandbox._host.nurseries[0].zygote
+pids = [zygote.pid, zygote.process.pid, *(child.pid for child in sandbox._host.nurseries[0].children.values())]
 started = zygote.process.pid
 pids += map(int, open(f"/proc/{started}/task/{started}/children").read().split())
 folder = zygote.memory.folder if zygote.memory else ""
@@ -162,7 +162,7 @@ class TestClosing:
     def test_garbage_collection_closes(self, tier, make_sandbox):
         make_sandbox(tier=tier).close()
         sandbox = Sandbox(tier=tier)
-        zygote = sandbox._host._nursery.zygote
+        zygote = sandbox._host.nurseries[0].zygote
         pids = [zygote.pid, zygote.process.pid]
         del sandbox, zygote
         gc.collect()
@@ -180,7 +180,7 @@ import json, os, sys
 from retool_env.sandbox import Sandbox
 
 def own_descriptors():
-    nursery, last, times = sandbox._host._nursery, None, 0
+    nursery, last, times = sandbox._host.nurseries[0], None, 0
     while times < 200:  # the host's thread may be in the middle of anything: until it stays the same
         os.sched_yield()
         if sandbox._host._busy or nursery.requested or nursery._warming or len(nursery.children) != len(nursery.idle):
@@ -206,13 +206,13 @@ class TestOtherProcesses:
     def test_a_forked_worker_gets_a_zygote_of_its_own(self, tier, make_sandbox):
         sandbox = make_sandbox(tier=tier)
         assert sandbox.run("print(1)").stdout == "1\n"
-        mine = sandbox._host._nursery.zygote.pid
+        mine = sandbox._host.nurseries[0].zygote.pid
         context = multiprocessing.get_context("fork")
         queue = context.SimpleQueue()
 
         def work():
             outputs = [sandbox.run(f"print({i})").stdout for i in range(3)]
-            queue.put((outputs, sandbox._host._nursery.zygote.pid))
+            queue.put((outputs, sandbox._host.nurseries[0].zygote.pid))
             sandbox.close()
 
         worker = context.Process(target=work)
@@ -220,7 +220,7 @@ class TestOtherProcesses:
         worker.join(60)
         outputs, zygote = queue.get()
         assert (outputs, worker.exitcode) == (["0\n", "1\n", "2\n"], 0)
-        assert zygote != mine == sandbox._host._nursery.zygote.pid
+        assert zygote != mine == sandbox._host.nurseries[0].zygote.pid
         assert sandbox.run("print(2)").stdout == "2\n"
 
     @pytest.mark.parametrize("method", ["spawn", "forkserver"])

@@ -25,7 +25,7 @@ def run_owner(tier: str, before: str, after: str = "", **options: object) -> str
     script += textwrap.dedent(after or "print([sandbox.run(f'print({i})').stdout for i in range(3)])")
     # nsjail is a child of what was started; the zygote's children are gone with it.
     script += (
-        "\nstarted = sandbox._host._nursery.zygote.process.pid\n"
+        "\nstarted = next(each.zygote for each in sandbox._host.nurseries if each.zygote).process.pid\n"
         "below = open(f'/proc/{started}/task/{started}/children').read().split()\nsandbox.close()\n"
         "assert not [pid for pid in below if os.path.exists(f'/proc/{pid}')], below\n"
         "from retool_env.sandbox import cgroups\nbase = cgroups.find_base()\n"

@@ -97,7 +97,7 @@ class TestRun:
 
     def test_memory(self, tier, tier_sandbox):
         result = tier_sandbox.run("kept = []\nwhile True: kept.append(bytearray(b'x' * (8 << 20)))")
-        if tier == "nsjail" and tier_sandbox._host._nursery.zygote.memory is not None:
+        if tier == "nsjail" and tier_sandbox._host.nurseries[0].zygote.memory is not None:
             assert (result.status, result.error_class) == ("memory", "MemoryError")
         else:
             assert (result.status, result.error_class) == ("error", "MemoryError")
@@ -139,7 +139,7 @@ class TestRun:
         )
         cold = make_sandbox(tier=tier, standby=0)
         warm = make_sandbox(tier=tier, standby=1)
-        wait_until(lambda: any(child.warm for child in list(warm._host._nursery.idle)), "a child is warm")
+        wait_until(lambda: any(child.warm for child in list(warm._host.nurseries[0].idle)), "a child is warm")
         results = [cold.run(code), warm.run(code)]
         assert results[0].stdout == results[1].stdout
         assert results[0].status == "ok"
@@ -324,7 +324,7 @@ class TestLife:
         sandbox = make_sandbox(tier=tier)
         running = sandbox.submit("while True: pass", timeout_s=60)
         wait_until(lambda: bool(sandbox._host._running), "the program runs")
-        os.kill(sandbox._host._nursery.zygote.pid, signal.SIGKILL)
+        os.kill(sandbox._host.nurseries[0].zygote.pid, signal.SIGKILL)
         assert running.result().status == "unavailable"
         assert sandbox.run("print(1)").stdout == "1\n"
         assert_at_rest(sandbox)

@@ -1,0 +1,112 @@
+"""What a sandbox and a session have in common: the three ways to call them."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import Future
+from typing import TYPE_CHECKING
+
+from retool_env.errors import ConfigurationError
+from retool_env.sandbox.api import ExecutionResult, ExecutionStatus
+from retool_env.sandbox.config import SandboxConfig
+from retool_env.sandbox.execution import Job, Outcome, Seat
+from retool_env.sandbox.metrics import Metrics
+
+if TYPE_CHECKING:
+    from retool_env.sandbox.host import Host
+
+_MAX_PROGRAM_BYTES = 16 << 20
+
+
+class Calls:
+    """Runs programs: and wait, or with a future, or awaited."""
+
+    config: SandboxConfig
+    _metrics: Metrics
+    _seat: Seat | None = None
+
+    def run(self, code: str, timeout_s: float | None = None) -> ExecutionResult:
+        """Runs a program and waits for its end.
+
+        Args:
+            code: Python source.
+            timeout_s: Wall-clock limit in seconds in place of the configured one.
+
+        Returns:
+            How it ended. Never raises for anything the program does.
+
+        Raises:
+            SandboxClosedError: The sandbox was closed.
+            ConfigurationError: ``timeout_s`` is not above 0 and up to 86400 (a day).
+            SandboxError: Called in a callback of a future of this sandbox, where it would wait for itself.
+        """
+        host, job = self._prepare(code, timeout_s)
+        return self._result(job, job.future.result() if host is None else host.run_here(job))
+
+    def submit(self, code: str, timeout_s: float | None = None, *, block: bool = True) -> Future[ExecutionResult]:
+        """Queues a program; the future gets its result. Cancelling the future kills the program.
+
+        Args:
+            code: Python source.
+            timeout_s: Wall-clock limit in seconds in place of the configured one.
+            block: Whether to wait while the queue is full (``max_queue``) rather than raise.
+
+        Raises:
+            SandboxBusyError: The queue is full, and ``block`` is false or this is a callback of one of its futures.
+            SandboxClosedError, ConfigurationError: As ``run``.
+        """
+        host, job = self._prepare(code, timeout_s)
+        job.bounded = True
+        result: Future[ExecutionResult] = Future()
+
+        def deliver(done: Future[Outcome]) -> None:
+            if done.cancelled():
+                result.cancel()
+            elif result.set_running_or_notify_cancel():
+                result.set_result(self._result(job, done.result()))
+
+        if host is not None:
+            host.submit(job, block)
+            result.add_done_callback(lambda future: host.cancel(job) if future.cancelled() else None)
+        job.future.add_done_callback(deliver)
+        return result
+
+    async def arun(self, code: str, timeout_s: float | None = None) -> ExecutionResult:
+        """Runs a program without blocking the event loop. Cancelling the task kills the program."""
+        host, job = self._prepare(code, timeout_s)
+        if host is None:
+            return self._result(job, job.future.result())
+        host.submit(job)
+        try:
+            outcome = await asyncio.wrap_future(job.future)
+        except asyncio.CancelledError:
+            host.cancel(job)
+            raise
+        return self._result(job, outcome)
+
+    def _host_for(self, job: Job) -> Host | None:
+        """Returns the host that is to run a job; None if its future already holds the outcome."""
+        raise NotImplementedError
+
+    def _prepare(self, code: str, timeout_s: float | None) -> tuple[Host | None, Job]:
+        if not isinstance(code, str):
+            raise TypeError(f"code must be a str, not {type(code).__name__}")
+        config = self.config
+        limit = config.timeout_s if timeout_s is None else timeout_s
+        if not 0 < limit <= 86400:
+            raise ConfigurationError(
+                f"timeout_s must be a number of seconds above 0 and up to 86400, got {timeout_s!r}"
+            )
+        data = code.encode("utf-8", "surrogatepass")
+        job = Job(data, limit, config.echo, config.seed, config.max_output_bytes, seat=self._seat, chars=len(code))
+        largest = min(_MAX_PROGRAM_BYTES, config.memory_mb << 17)  # an eighth of its memory
+        if len(data) > largest:
+            message = f"MemoryError: the program has {len(data)} bytes; {largest} are the most that is run\n".encode()
+            job.future.set_result(Outcome(ExecutionStatus.ERROR, stderr=message, error_class="MemoryError"))
+            return None, job
+        return self._host_for(job), job
+
+    def _result(self, job: Job, outcome: Outcome) -> ExecutionResult:
+        result = outcome.result(job)
+        self._metrics.record(result)
+        return result

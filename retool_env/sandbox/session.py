@@ -1,0 +1,100 @@
+"""``Session``: an interpreter that keeps its state from one call to the next."""
+
+from __future__ import annotations
+
+import weakref
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NoReturn, Self
+
+from retool_env.errors import SandboxClosedError
+from retool_env.sandbox.calls import Calls
+from retool_env.sandbox.execution import Job, Seat
+
+if TYPE_CHECKING:
+    from retool_env.sandbox.host import Host
+    from retool_env.sandbox.sandbox import Sandbox
+
+
+class Session(Calls):
+    r"""One contained interpreter, whose variables, imports and (nsjail tier) files in /tmp last from call to call.
+
+    Made by ``Sandbox.session``. Safe to use from many threads and event loops; calls of one session run one after the
+    other, in the order they were made. Each has its own deadline, and is a file of its own in tracebacks
+    (``cell_1.py``, ``cell_2.py``, ...). An uncaught exception or ``sys.exit`` ends the call, not the session.
+
+    A call that is killed (``timeout``, ``memory``, ``output_limit``, ``killed``), or that ends its process, ends the
+    session. Every later call returns at once: ``killed`` with the error class ``SessionLost`` and the reason, or
+    ``unavailable`` if the code was not at fault (the sandbox failed, or the session was idle for too long). Cancelling
+    a call that runs ends the session, too.
+
+    Between calls its process is stopped: threads and timers it has started run only while a call does. A session needs
+    the memory of its process; close it when it is done. One that is dropped is closed when it is collected.
+
+    Example:
+        >>> with Sandbox() as sandbox, sandbox.session() as session:
+        ...     session.run("x = 20")
+        ...     session.run("print(x + 1)").stdout
+        '21\n'
+    """
+
+    def __init__(self, sandbox: Sandbox, host: Host, seat: Seat):
+        self.config = sandbox.config
+        self._metrics = sandbox._metrics
+        self._sandbox = sandbox
+        self._host = host
+        self._seat: Seat = seat
+        self._closed = False
+        self._finalizer = weakref.finalize(self, host.close_seat, seat)
+        self._finalizer.atexit = False  # the sandbox's end is its end
+
+    @property
+    def closed(self) -> bool:
+        """Whether ``close`` was called."""
+        return self._closed
+
+    @property
+    def alive(self) -> bool:
+        """Whether it still has its state."""
+        return not self.lost
+
+    @property
+    def lost(self) -> str:
+        """Why it has no state any more; empty while it has."""
+        if self._host is not self._sandbox._host and not self._seat.lost:
+            return "its sandbox was closed, or this process was forked from the one that made it"
+        return self._seat.lost
+
+    def close(self) -> None:
+        """Ends it. May be called twice."""
+        self._closed = True
+        self._finalizer()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a session cannot be copied or pickled: it is a running process")
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> NoReturn:
+        self.__reduce__()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"lost: {self.lost}" if self.lost else "alive"
+        return f"<Session calls={self._seat.calls} {state}>"
+
+    def _host_for(self, job: Job) -> Host | None:
+        if self._closed:
+            raise SandboxClosedError("the session is closed: make a new one")
+        if self._sandbox.closed:
+            raise SandboxClosedError("the sandbox of this session is closed: make a new one")
+        if self._host is not self._sandbox._host:
+            self._seat.lose(self.lost, at_fault=False)
+        if self._seat.lost:
+            job.future.set_result(self._seat.refusal())
+            return None
+        return self._host
