@@ -11,12 +11,15 @@ The one setting that the package takes from the environment, ``OPENAI_API_KEY``,
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 from rich.console import Console
 
 from retool_env.errors import ConfigurationError, ProblemError, ReToolError
+
+if TYPE_CHECKING:
+    from retool_env.protocol.base import InterpreterMode
 
 # Tracebacks with local variables would show an API key.
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_show_locals=False)
@@ -54,6 +57,9 @@ def demo(
     ] = None,
     protocol: Annotated[str, typer.Option(help="code_tags, tool_calls or markdown.")] = "code_tags",
     reward: Annotated[str, typer.Option(help="tool_aware, paper, verl or accuracy.")] = "tool_aware",
+    interpreter: Annotated[
+        str, typer.Option(help="fresh: one for every block of code; session: one for all blocks of an attempt.")
+    ] = "fresh",
     tier: Annotated[str, typer.Option(help="Sandbox tier: auto, nsjail or landlock; none isolates nothing.")] = "auto",
     timeout_s: Annotated[float, typer.Option(min=0.1, help="Seconds a block of code may run.")] = 5.0,
     concurrency: Annotated[int, typer.Option(min=1, help="Attempts that run at the same time.")] = 16,
@@ -92,8 +98,8 @@ def demo(
         raise typer.BadParameter("--question-column and --answer-column are of a file: give it with --problems")
     options = DemoOptions(
         n=n, seed=seed, problems=problems, question_column=question_column, answer_column=answer_column,
-        protocol=protocol, reward=reward, tier=tier, timeout_s=timeout_s, concurrency=concurrency, out=out,
-        server=server,
+        protocol=protocol, reward=reward, interpreter=cast("InterpreterMode", interpreter), tier=tier,
+        timeout_s=timeout_s, concurrency=concurrency, out=out, server=server,
     )  # fmt: skip
     try:
         code = run(options, Console(), errors)

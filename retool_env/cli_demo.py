@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from retool_env.demo import DemoSummary
     from retool_env.problems import Problem
+    from retool_env.protocol.base import InterpreterMode
     from retool_env.rollout import TextPolicy
 
 _MAX_FAILURES_SHOWN: Final = 5
@@ -66,6 +67,7 @@ class DemoOptions:
         answer_column: Column of the gold answer in that file, or None to find it by its name.
         protocol: Name of the protocol.
         reward: Name of the reward table.
+        interpreter: Whether the blocks of an attempt share one interpreter ("session") or not ("fresh").
         tier: Name of the sandbox tier.
         timeout_s: Seconds a block of code may run.
         concurrency: Attempts at the same time.
@@ -80,6 +82,7 @@ class DemoOptions:
     answer_column: str | None
     protocol: str
     reward: str
+    interpreter: InterpreterMode
     tier: str
     timeout_s: float
     concurrency: int
@@ -230,6 +233,7 @@ async def _run(
                 policy,
                 protocol=options.protocol,
                 reward=options.reward,
+                interpreter=options.interpreter,
                 tier=options.tier,
                 timeout_s=options.timeout_s,
                 concurrency=options.concurrency,

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from retool_env.errors import ConfigurationError
 from retool_env.protocol import get_protocol
-from retool_env.protocol.base import Limits
+from retool_env.protocol.base import InterpreterMode, Limits
 from retool_env.protocol.prompts import code_description
 from retool_env.reward import RewardFacts, get_reward_table, reward_name
 from retool_env.tools import Tool, ToolRegistry
@@ -30,6 +30,7 @@ class EpisodeOptions(TypedDict, total=False):
     max_no_action: int
     require_box: bool
     prompt_template: str | os.PathLike[str] | None
+    interpreter: InterpreterMode
     tools: Sequence[Tool]
     special_tokens: Sequence[str]
 
@@ -54,9 +55,12 @@ class EpisodeConfig(BaseModel):
         require_box: An answer that is not in a ``\boxed{}`` is wrong by its format.
         prompt_template: A template in place of the protocol's own: its text, or a ``Path`` to a UTF-8 file that is
             read once. The fields it can hold are those of ``Protocol.messages``.
+        interpreter: ``"fresh"`` gives every block of code an interpreter of its own, as in the paper. With
+            ``"session"`` the blocks of an attempt share one: what one defines, the next can use.
         tools: Tools of the user's beside ``code_interpreter``.
         timeout_s: Seconds a block may run, as stated to the policy. The environment sets it from its sandbox.
-        memory_mb: MiB a block may use, as stated to the policy. The environment sets it from its sandbox.
+        memory_mb: MiB a block may use (in a session, all blocks together), as stated to the policy. The environment
+            sets it from its sandbox.
         special_tokens: The tokenizer's added-token strings (``<|im_end|>``, ...), neutralised in observations.
     """
 
@@ -72,6 +76,7 @@ class EpisodeConfig(BaseModel):
     max_no_action: int = Field(default=2, ge=1)
     require_box: bool = True
     prompt_template: str | None = None
+    interpreter: InterpreterMode = "fresh"
     tools: tuple[Tool, ...] = ()
     timeout_s: float = Field(default=5.0, gt=0, allow_inf_nan=False)
     memory_mb: int = Field(default=512, ge=1)
@@ -135,6 +140,7 @@ class EpisodeConfig(BaseModel):
             max_turns=self.max_turns,
             max_tool_calls=possible,
             max_observation_chars=self.max_observation_chars,
+            interpreter=self.interpreter,
         )
 
     @property

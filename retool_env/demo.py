@@ -16,6 +16,7 @@ from retool_env.env import ReToolEnv
 from retool_env.errors import ConfigurationError
 from retool_env.outcome import FAULTS
 from retool_env.problems import Problem
+from retool_env.protocol.base import InterpreterMode
 from retool_env.rollout.policy import Conversation, Exchange, Reply, TextPolicy
 from retool_env.sandbox import ExecutionStatus, Sandbox
 from retool_env.trajectory import ExecutionRecord, Trajectory, write_jsonl
@@ -58,6 +59,7 @@ class DemoSummary:
         protocol: Name of the protocol.
         reward: Name of the reward table.
         wall_s: Seconds of the whole run, the sandbox's start included.
+        interpreter: Whether the blocks of an attempt shared one interpreter ("session") or not ("fresh").
     """
 
     attempts: int
@@ -75,6 +77,7 @@ class DemoSummary:
     protocol: str
     reward: str
     wall_s: float
+    interpreter: InterpreterMode = "fresh"
 
     def rows(self) -> list[tuple[str, str]]:
         """Returns the summary as rows of a table: a name and a value, in order."""
@@ -94,6 +97,7 @@ class DemoSummary:
             ("latency p50 / p99", f"{_milliseconds(self.latency_p50_s)} / {_milliseconds(self.latency_p99_s)}"),
             ("ended", _counts(self.ended)),
             ("protocol", self.protocol),
+            ("interpreter", self.interpreter),
             ("sandbox tier", self.tier),
             ("wall time", f"{self.wall_s:.1f} s"),
         ]
@@ -108,6 +112,7 @@ async def run_demo(
     *,
     protocol: str = "code_tags",
     reward: str = "tool_aware",
+    interpreter: InterpreterMode = "fresh",
     tier: str = "auto",
     timeout_s: float = 5.0,
     concurrency: int = 16,
@@ -124,6 +129,7 @@ async def run_demo(
         policy: Writes the turns. It is not closed here.
         protocol: Name of the protocol.
         reward: Name of the reward table.
+        interpreter: Whether the blocks of an attempt share one interpreter ("session") or not ("fresh").
         tier: Name of the sandbox tier.
         timeout_s: Seconds a block of code may run.
         concurrency: Attempts at the same time.
@@ -137,7 +143,7 @@ async def run_demo(
     """
     if concurrency < 1:
         raise ConfigurationError(f"concurrency: must be at least 1, got {concurrency}")
-    EpisodeConfig(protocol=protocol, reward=reward)
+    EpisodeConfig(protocol=protocol, reward=reward, interpreter=interpreter)
     begin = time.perf_counter()
     trajectories: list[Trajectory] = []
     failures: list[AttemptFailure] = []
@@ -147,7 +153,7 @@ async def run_demo(
         async def work(queue: Iterator[tuple[int, Problem]]) -> None:
             for attempt, problem in queue:
                 try:
-                    trajectory = await run_attempt(problem, policy, sandbox, protocol, reward, attempt)
+                    trajectory = await run_attempt(problem, policy, sandbox, protocol, reward, attempt, interpreter)
                 except ConfigurationError:
                     raise
                 except Exception as error:
@@ -175,6 +181,7 @@ async def run_demo(
         protocol=protocol,
         reward=reward,
         wall_s=time.perf_counter() - begin,
+        interpreter=interpreter,
     )
 
 
@@ -185,6 +192,7 @@ async def run_attempt(
     protocol: str = "code_tags",
     reward: str = "tool_aware",
     attempt: int = 0,
+    interpreter: InterpreterMode = "fresh",
 ) -> Trajectory:
     """Runs one attempt to its end: the loop between a policy and a ``ReToolEnv``.
 
@@ -195,11 +203,12 @@ async def run_attempt(
         protocol: Name of the protocol.
         reward: Name of the reward table.
         attempt: Number of the attempt, which the policy may see.
+        interpreter: Whether its blocks share one interpreter.
 
     Returns:
         The finished trajectory.
     """
-    env = ReToolEnv([problem], protocol=protocol, reward=reward, sandbox=sandbox)
+    env = ReToolEnv([problem], protocol=protocol, reward=reward, interpreter=interpreter, sandbox=sandbox)
     try:
         await env.areset(options={"problem": 0})
         episode = env.episode
@@ -249,6 +258,7 @@ def _summarise(
     protocol: str,
     reward: str,
     wall_s: float,
+    interpreter: InterpreterMode,
 ) -> DemoSummary:
     outcomes = [trajectory.outcome for trajectory in trajectories if trajectory.outcome is not None]
     counted = [outcome for outcome in outcomes if outcome.ended not in FAULTS]
@@ -271,6 +281,7 @@ def _summarise(
         protocol=protocol,
         reward=reward,
         wall_s=wall_s,
+        interpreter=interpreter,
     )
 
 

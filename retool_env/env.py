@@ -35,6 +35,7 @@ from retool_env.driver import TurnWork, adrive, drive
 from retool_env.env_options import InvalidOptionError, checked_options, episode_config, sandbox_config
 from retool_env.episode import Episode
 from retool_env.errors import ConfigurationError, ProblemError
+from retool_env.interpreter import Interpreter, LazySandbox, make_interpreter
 from retool_env.problem_order import ProblemOrder
 from retool_env.problems import Problem, load_problems
 from retool_env.protocol.base import Action, EndReason, Finish, Observation
@@ -96,7 +97,9 @@ class ReToolEnv(gymnasium.Env[str, str]):
     ``vector_kwargs={"shared_memory": False}``: shared memory would lose every character that is not printable ASCII, so
     it is refused.
 
-    A copy or an unpickled environment shares a sandbox that was given, and makes its own where this one does.
+    A copy or an unpickled environment shares a sandbox that was given, and makes its own where this one does. With
+    ``interpreter="session"`` it has no copy of what the episode's blocks have defined: its next block ends the episode
+    as a fault (``sandbox_unavailable``), unless no block had run.
     """
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi", "human", "html"], "render_fps": 4}  # type: ignore[misc]
@@ -132,9 +135,8 @@ class ReToolEnv(gymnasium.Env[str, str]):
             raise UnsupportedMode(f"render_mode: {render_mode!r} is not one of {modes}")
         self.render_mode = render_mode
         with checked_options():
-            self._shared_sandbox = sandbox if isinstance(sandbox, Sandbox) else None
-            self._sandbox_config = sandbox_config(sandbox)
-            self.config = episode_config(rules, self._sandbox_config)
+            config = sandbox_config(sandbox)
+            self.config = episode_config(rules, config)
             self.problems: Sequence[Problem] = load_problems(problems)
         self._order = ProblemOrder(len(self.problems))
         self.action_space = UnicodeText(self.config.max_action_chars)
@@ -151,8 +153,8 @@ class ReToolEnv(gymnasium.Env[str, str]):
             disable_env_checker=True,
             kwargs={name: value for name, value in options.items() if value is not None},
         )
-        self._own_sandbox: Sandbox | None = None
-        self._sandbox_tier: str | None = None
+        self._sandbox = LazySandbox(sandbox if isinstance(sandbox, Sandbox) else None, config)
+        self._interpreter: Interpreter = make_interpreter(self.config.interpreter, self._sandbox)
         self._episode: Episode | None = None
         self._recorder: Recorder | None = None
         self._closed = False
@@ -219,13 +221,13 @@ class ReToolEnv(gymnasium.Env[str, str]):
             RewardError: A custom reward table returned something that is not a finite number.
         """
         with self._exclusive("step"), self._turn(action, finish, stop_reason) as turn:
-            turn.done = drive(self.episode, turn.action, self._get_sandbox)
+            turn.done = drive(self.episode, turn.action, self._interpreter)
         return self._report(turn)
 
     async def astep(self, action: str, *, finish: Finish = "stop", stop_reason: object = None) -> StepResult:
         """Does what ``step`` does, without blocking the event loop. If it is cancelled, the attempt is aborted."""
         with self._exclusive("astep"), self._turn(action, finish, stop_reason) as turn:
-            turn.done = await adrive(self.episode, turn.action, self._aget_sandbox)
+            turn.done = await adrive(self.episode, turn.action, self._interpreter)
         return self._report(turn)
 
     def trajectory(self) -> Trajectory:
@@ -236,7 +238,7 @@ class ReToolEnv(gymnasium.Env[str, str]):
         """
         if self._recorder is None:
             raise ResetNeeded("there is no attempt to record yet: call reset() first")
-        return self._recorder.trajectory(self._sandbox_tier)
+        return self._recorder.trajectory(self._interpreter.tier)
 
     def render(self) -> str | None:
         """Returns the attempt as text ("ansi") or HTML ("html"); None in "human" mode, which prints as it goes.
@@ -250,14 +252,13 @@ class ReToolEnv(gymnasium.Env[str, str]):
         return as_html(trajectory) if self.render_mode == "html" else None
 
     def close(self) -> None:
-        """Closes the sandbox, if it is this environment's own. May be called again."""
+        """Closes the episode's session and the sandbox, if it is this environment's own. May be called again."""
         self._closed = True
-        own, self._own_sandbox = self._own_sandbox, None
-        if own is not None:
-            own.close()
+        self._interpreter.close()
+        self._sandbox.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_own_sandbox": None, "_busy": False}
+        return {**self.__dict__, "_busy": False}
 
     @contextmanager
     def _exclusive(self, name: str) -> Iterator[None]:
@@ -308,7 +309,8 @@ class ReToolEnv(gymnasium.Env[str, str]):
             )
         self._episode = episode
         self._recorder = Recorder(self._episode)
-        self._sandbox_tier = None
+        self._interpreter.close()
+        self._interpreter = make_interpreter(self.config.interpreter, self._sandbox)
         self.last_execution = None
         self.last_observation = None
         if self.render_mode == "human":
@@ -370,22 +372,6 @@ class ReToolEnv(gymnasium.Env[str, str]):
             "correct": outcome is not None and outcome.correct,
             "reward_breakdown": {} if outcome is None else dict(outcome.breakdown),
         }
-
-    def _get_sandbox(self) -> Sandbox:
-        sandbox = self._shared_sandbox or self._own_sandbox
-        if sandbox is None:
-            sandbox = Sandbox(self._sandbox_config)
-            if self._closed:  # while it was being made, in a thread, for a step that was cancelled
-                sandbox.close()
-            else:
-                self._own_sandbox = sandbox
-        self._sandbox_tier = sandbox.tier
-        return sandbox
-
-    async def _aget_sandbox(self) -> Sandbox:
-        if self._shared_sandbox is None and self._own_sandbox is None:
-            return await asyncio.to_thread(self._get_sandbox)
-        return self._get_sandbox()
 
 
 @dataclass(slots=True)

@@ -18,7 +18,7 @@ The environment (``ReToolEnv``) and the rollout loop are such drivers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from enum import Enum
 from typing import Any, Final, Protocol, get_args
 
@@ -206,26 +206,32 @@ class Episode:
                 self._end(action.reason)
         return action
 
-    def observe(self, results: Sequence[ExecutionResult | ToolResult] = ()) -> Observation:
+    def observe(
+        self, results: Sequence[ExecutionResult | ToolResult] = (), *, restarted: Collection[int] = ()
+    ) -> Observation:
         """Takes the results of the calls of the last turn, and returns what the policy sees next.
 
         Args:
             results: One for each call of ``RunCode``, in order; none after ``Feedback``.
+            restarted: Which of the results (from 0) ended the interpreter that the attempt's code shares. The policy
+                is told that what was defined is lost.
 
         Raises:
             EpisodeError: Not the time to observe; or the results do not fit the calls; or one is ``UNAVAILABLE``,
-                which is no result: call ``fail(EndReason.SANDBOX_UNAVAILABLE)`` instead.
+                which is no result: call ``fail(EndReason.SANDBOX_UNAVAILABLE)`` instead; or an interpreter was
+                restarted where none is shared.
         """
         self._expect(_Awaits.RESULTS)
         calls: tuple[ToolCall, ...] = ()
         if isinstance(self._action, RunCode):
             calls = self._action.calls
             self._check_results(calls, results)
-            outputs = [self._show(result) for result in results]
+            self._check_restarts(calls, restarted)
+            outputs = [self._show(result, number in restarted) for number, result in enumerate(results)]
             self._tool_calls += len(calls)
             self._interpreter_calls += len(self._action.codes)
         else:
-            if results:
+            if results or restarted:
                 raise EpisodeError(f"observe: there was no call, so there can be no result, got {len(results)}")
             assert isinstance(self._action, Feedback)
             outputs = [self._show(ToolResult(self._action.message, is_error=True))]
@@ -328,9 +334,16 @@ class Episode:
                     "call fail(EndReason.SANDBOX_UNAVAILABLE)"
                 )
 
-    def _show(self, result: ExecutionResult | ToolResult) -> str:
+    def _check_restarts(self, calls: Sequence[ToolCall], restarted: Collection[int]) -> None:
+        if restarted and self.config.interpreter == "fresh":
+            raise EpisodeError("observe: restarted: every block has an interpreter of its own, so none is lost")
+        possible = {number for number, call in enumerate(calls) if call.name == CODE_INTERPRETER}
+        if not possible.issuperset(restarted):
+            raise EpisodeError(f"observe: restarted: {sorted(restarted)} are not all results of {CODE_INTERPRETER}")
+
+    def _show(self, result: ExecutionResult | ToolResult, restarted: bool = False) -> str:
         """Returns what the policy reads of a result: clean, no longer than allowed, and without a protocol's tags."""
-        return render(result, self.config.limits, self._markers)
+        return render(result, self.config.limits, self._markers, restarted=restarted)
 
     def _end(self, reason: EndReason) -> None:
         self._ended = reason

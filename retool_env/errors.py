@@ -60,6 +60,10 @@ class SandboxBusyError(SandboxError):
     """
 
 
+class ForkError(SandboxError):
+    """A session cannot be forked, now or ever. The message says why, and what to do about it."""
+
+
 class SandboxClosedError(SandboxError):
     """The caller's fault: a closed ``Sandbox`` was asked to run something."""
 

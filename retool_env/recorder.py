@@ -67,7 +67,7 @@ class Recorder:
             "kept": action.kept,
             "fabricated": action.fabricated,
             "message": action.message if isinstance(action, Feedback) else "",
-            "results": tuple(_result(result) for result in done.results),
+            "results": tuple(_result(result, number in done.restarted) for number, result in enumerate(done.results)),
             "retries": done.retries,
             "observation": "" if done.observation is None else done.observation.text,
             "elapsed_s": elapsed_s,
@@ -111,8 +111,10 @@ def _fields(outcome: Any) -> dict[str, Any]:
     return {**asdict(outcome), "breakdown": dict(outcome.breakdown)}
 
 
-def _result(result: ExecutionResult | ToolResult) -> ExecutionRecord | ToolRecord:
-    return ExecutionRecord(**asdict(result)) if isinstance(result, ExecutionResult) else ToolRecord(**asdict(result))
+def _result(result: ExecutionResult | ToolResult, restarted: bool) -> ExecutionRecord | ToolRecord:
+    if isinstance(result, ExecutionResult):
+        return ExecutionRecord(**asdict(result), restarted=restarted)
+    return ToolRecord(**asdict(result))
 
 
 def _rules(config: EpisodeConfig) -> RulesRecord:

@@ -1,7 +1,12 @@
 """What is recorded of an attempt: ``Trajectory``, one JSON line out and back.
 
 The format is versioned (``format_version``). A reader refuses versions it does not know; fields are only ever added
-with a new version.
+with a new version. A record of an older version is read as one of the current version: what it lacks has its default.
+
+| version | what it added |
+|---|---|
+| 1 | |
+| 2 | ``rules.interpreter``; ``queue_s``, ``code_chars`` and ``restarted`` of an execution |
 """
 
 from __future__ import annotations
@@ -20,10 +25,11 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from retool_env.errors import ConfigurationError, TrajectoryError
 from retool_env.plain import plain_json, plain_text
 from retool_env.problems.problem import Problem
-from retool_env.protocol.base import EndReason, Finish
+from retool_env.protocol.base import EndReason, Finish, InterpreterMode
 from retool_env.sandbox.api import ExecutionStatus
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
+_READABLE: Final = (1, 2)
 
 
 def _valid(value: object) -> object:
@@ -63,6 +69,7 @@ class RulesRecord(_Record):
     tools: tuple[_Text, ...]
     prompt_template: _Text | None
     special_tokens: tuple[_Text, ...]
+    interpreter: InterpreterMode = "fresh"
 
 
 class CallRecord(_Record):
@@ -73,7 +80,14 @@ class CallRecord(_Record):
 
 
 class ExecutionRecord(_Record):
-    """What came of a ``code_interpreter`` call: an ``ExecutionResult``, before it was shortened for the policy."""
+    """What came of a ``code_interpreter`` call: an ``ExecutionResult``, before it was shortened for the policy.
+
+    Attributes:
+        restarted: The call ended the interpreter that the attempt's calls share: what was defined in it is gone.
+
+    The other fields are those of ``ExecutionResult``. Version 1 of the format had no ``queue_s`` and ``code_chars``:
+    they are 0 there.
+    """
 
     kind: Literal["execution"] = "execution"
     status: ExecutionStatus
@@ -84,6 +98,9 @@ class ExecutionRecord(_Record):
     wall_s: _Seconds
     cpu_s: _Seconds
     truncated: bool
+    queue_s: _Seconds = 0.0
+    code_chars: _Count = 0
+    restarted: bool = False
 
 
 class ToolRecord(_Record):
@@ -171,7 +188,7 @@ class Trajectory(_Record):
         outcome: How it came out; None while it goes on.
     """
 
-    format_version: Literal[1] = FORMAT_VERSION
+    format_version: Literal[2] = FORMAT_VERSION
     package_version: str
     problem: Annotated[Problem, BeforeValidator(_plain_problem)]
     rules: RulesRecord
@@ -213,13 +230,14 @@ class Trajectory(_Record):
         version = data.get("format_version") if isinstance(data, dict) else None
         if version is None:
             raise TrajectoryError(f"{where}: not a trajectory: there is no format_version")
-        if version != FORMAT_VERSION:
+        if type(version) is not int or version not in _READABLE:
+            readable = " and ".join(map(str, _READABLE))
             raise TrajectoryError(
-                f"{where}: unknown format_version {version!r:.80}; this release reads {FORMAT_VERSION}; "
+                f"{where}: unknown format_version {version!r:.80}; this release reads {readable}; "
                 "read the file with the release that wrote it, or a later one"
             )
         try:
-            return cls.model_validate(data)
+            return cls.model_validate({**data, "format_version": FORMAT_VERSION})
         except ValidationError as error:
             first = error.errors()[0]
             field = ".".join(map(str, first["loc"]))

@@ -125,6 +125,13 @@ class TestDemo:
         assert result.exit_code == 0, result.output
         assert len(list(read_jsonl(out))) == 4
 
+    def test_one_interpreter_can_serve_all_blocks_of_an_attempt(self, tmp_path: Path) -> None:
+        out = tmp_path / "out.jsonl"
+        result = runner.invoke(app, ["demo", "-n", "4", "--interpreter", "session", "--out", str(out)])
+        assert result.exit_code == 0, result.output
+        assert re.search(r"interpreter\W+session", result.output)
+        assert {attempt.rules.interpreter for attempt in read_jsonl(out)} == {"session"}
+
     def test_takes_problems_from_a_file(self, problems: Path, tmp_path: Path) -> None:
         out = tmp_path / "out.jsonl"
         result = runner.invoke(app, ["demo", "--problems", str(problems), "-n", "2", "--out", str(out)])
@@ -228,6 +235,7 @@ class TestDemo:
             (["--protocol", "morse"], "code_tags"),
             (["--reward", "gold_stars"], "tool_aware"),
             (["--tier", "cardboard"], "landlock"),
+            (["--interpreter", "immortal"], "'session'"),
             (["--problems", "no_such_file.jsonl"], "no_such_file.jsonl"),
             (["--question-column", "Aufgabe"], "--problems"),
             (["--answer-column", "Lösung"], "--problems"),

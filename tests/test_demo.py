@@ -174,6 +174,7 @@ def test_rows_name_every_verdict() -> None:
         ("latency p50 / p99", "1.2 ms / 500.0 ms"),
         ("ended", "answered 7, sandbox_unavailable 1"),
         ("protocol", "code_tags"),
+        ("interpreter", "fresh"),
         ("sandbox tier", "nsjail"),
         ("wall time", "3.0 s"),
     ]

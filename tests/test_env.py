@@ -257,6 +257,7 @@ def test_an_action_must_be_text_and_a_wrong_one_changes_nothing(env: ReToolEnv, 
         ({"reward": "generous"}, "tool_aware"),
         ({"max_turns": 0}, "max_turns"),
         ({"max_turn": 3}, "max_turn"),
+        ({"interpreter": "immortal"}, "interpreter.*'fresh' or 'session'"),
         ({"timeout_s": 3}, "sandbox={'timeout_s': 3}"),
         ({"sandbox": "jail"}, "sandbox.*tier"),
         ({"sandbox": {"memory": 3}}, "sandbox.*memory"),
@@ -349,10 +350,10 @@ def test_an_own_sandbox_is_made_at_the_first_code_and_closed_with_the_environmen
     env.reset(options={"problem": 6})
     env.step(ANSWER)
     assert env.trajectory().sandbox_tier is None
-    assert env._own_sandbox is None
+    assert env._sandbox.own is None
     env.reset()
     env.step(code("1"))
-    own = env._own_sandbox
+    own = env._sandbox.own
     assert own is not None
     assert env.trajectory().sandbox_tier == own.tier
     env.close()

@@ -297,6 +297,24 @@ def test_results_must_fit_the_calls() -> None:
         attempt.observe([OK])
 
 
+def test_only_a_shared_interpreter_can_be_restarted_and_only_by_its_code() -> None:
+    attempt = episode()
+    attempt.read(CODE)
+    with pytest.raises(EpisodeError, match="own"):
+        attempt.observe([OK], restarted=[0])
+    tool = Tool("look_up", "Looks up.", {"type": "object"}, lambda: "found")
+    attempt = episode(interpreter="session", protocol="tool_calls", tools=(tool,))
+    attempt.read(call() + '<tool_call>{"name": "look_up", "arguments": {}}</tool_call>')
+    for wrong in ([1], [2], [-1], [0, 1]):
+        with pytest.raises(EpisodeError, match=r"restarted: \["):
+            attempt.observe([OK, ToolResult("found")], restarted=wrong)
+    text = attempt.observe([OK, ToolResult("found")], restarted=[0]).text
+    assert text.index("42") < text.index("everything defined before is lost") < text.index("found")
+    attempt.read("<tool_call>{}</tool_call>")
+    with pytest.raises(EpisodeError, match="no call"):
+        attempt.observe((), restarted=[0])
+
+
 def test_only_faults_can_be_failed_with() -> None:
     with pytest.raises(EpisodeError, match="not a fault"):
         episode().fail(EndReason.MAX_TURNS)

@@ -122,7 +122,7 @@ def test_tools_and_custom_rewards_are_recorded_by_name() -> None:
 
 def test_it_is_frozen_and_knows_its_version() -> None:
     trajectory = record(ANSWER)
-    assert trajectory.format_version == 1
+    assert trajectory.format_version == 2
     assert trajectory.package_version
     with pytest.raises(ValidationError):
         trajectory.prompt = "other"  # type: ignore[misc]
@@ -267,7 +267,9 @@ def damaged(**changes: Any) -> str:
         ("[]", "not a trajectory"),
         ("{}", "not a trajectory"),
         ("[" * 100_000, "damaged"),
-        (damaged(format_version=2), "unknown format_version 2"),
+        (damaged(format_version=3), "unknown format_version 3"),
+        (damaged(format_version=True), "unknown format_version True"),
+        (damaged(format_version=[1]), "unknown format_version"),
         (damaged(format_version="x" * 1000), "unknown format_version"),
         (damaged(prompt=3), "prompt"),
         (damaged(extra=3), "extra"),
@@ -291,6 +293,55 @@ def test_bytes_that_are_not_utf8_are_damage(tmp_path: Path) -> None:
     path.write_bytes(b'{"format_version": "\xff"}\n')
     with pytest.raises(TrajectoryError, match="line 1"):
         list(read_jsonl(path))
+
+
+def first_version(trajectory: Trajectory) -> dict[str, Any]:
+    """The record as version 1 of the format had it."""
+    data = json.loads(trajectory.to_json())
+    data["format_version"] = 1
+    del data["rules"]["interpreter"]
+    for turn in data["turns"]:
+        for result in turn["results"]:
+            if result["kind"] == "execution":
+                for name in ("queue_s", "code_chars", "restarted"):
+                    del result[name]
+    return data
+
+
+def test_files_of_the_first_version_are_read_as_what_they_meant(tmp_path: Path) -> None:
+    path = tmp_path / "old.jsonl"
+    recorded = record(CODE, ANSWER)
+    path.write_text(json.dumps(first_version(recorded)) + "\n")
+    (old,) = read_jsonl(path)
+    assert old == recorded
+    assert (old.format_version, old.rules.interpreter) == (2, "fresh")
+    write_jsonl(path, old)  # and what is written again is of the version it says
+    assert list(read_jsonl(path)) == [recorded, recorded]
+    assert [json.loads(line)["format_version"] for line in path.read_text().splitlines()] == [1, 2]
+
+
+def test_a_damaged_line_of_the_first_version_is_damaged() -> None:
+    data = first_version(record(CODE, ANSWER))
+    del data["turns"][0]["results"][0]["wall_s"]
+    with pytest.raises(TrajectoryError, match="wall_s"):
+        Trajectory.from_json(json.dumps(data))
+
+
+def test_what_a_call_cost_and_lost_is_recorded() -> None:
+    episode = Episode(PROBLEM, EpisodeConfig(interpreter="session"))
+    recorder = Recorder(episode)
+    action = episode.read(CODE)
+    result = ExecutionResult(ExecutionStatus.TIMEOUT, wall_s=5.0, queue_s=0.25, code_chars=12)
+    done = TurnWork(results=[result], restarted=[0])
+    done.observation = episode.observe(done.results, restarted=done.restarted)
+    recorder.add_turn(CODE, "stop", None, action, done, 5.5)
+    trajectory = recorder.trajectory("landlock")
+    assert trajectory.rules.interpreter == "session"
+    (execution,) = trajectory.turns[0].results
+    assert isinstance(execution, ExecutionRecord)
+    assert (execution.queue_s, execution.code_chars, execution.restarted) == (0.25, 12, True)
+    assert "everything defined before is lost" in trajectory.turns[0].observation
+    assert Trajectory.from_json(trajectory.to_json()) == trajectory
 
 
 def test_a_missing_file_is_an_os_error(tmp_path: Path) -> None:

@@ -16,6 +16,9 @@ Finish = Literal["stop", "length", "abort"]
 Message = dict[str, Any]
 """A chat message as chat templates take it: ``role``, ``content`` and sometimes ``name`` or ``tool_calls``."""
 
+InterpreterMode = Literal["fresh", "session"]
+"""Whether each piece of code gets a fresh interpreter, or all the code of an attempt shares one."""
+
 
 class EndReason(StrEnum):
     """Why an attempt ended. Strings on the wire."""
@@ -36,7 +39,8 @@ class EndReason(StrEnum):
     ABORTED = "aborted"
     """The engine or the driver gave up on the turn. Not the policy's fault."""
     SANDBOX_UNAVAILABLE = "sandbox_unavailable"
-    """The sandbox failed twice on the same code. Not the policy's fault: mask the attempt out or drop it."""
+    """The sandbox failed twice on the same code, or lost what earlier code had defined. Not the policy's fault: mask
+    the attempt out or drop it."""
 
     @property
     def truncated(self) -> bool:
@@ -116,6 +120,7 @@ class Limits:
         max_turns: Turns of text. In the last one only an answer counts.
         max_tool_calls: Calls that can run within both budgets, of turns and of calls.
         max_observation_chars: Characters shown of each result, without the protocol's wrapper.
+        interpreter: Whether blocks share an interpreter; ``memory_mb`` is then of all of them together.
     """
 
     timeout_s: float
@@ -123,6 +128,7 @@ class Limits:
     max_turns: int
     max_tool_calls: int
     max_observation_chars: int
+    interpreter: InterpreterMode = "fresh"
 
 
 class Protocol(ABC):
@@ -155,7 +161,8 @@ class Protocol(ABC):
             tools: The tools whose use the prompt explains.
             limits: The enforced limits, stated where the template asks for them.
             template: A user's template in place of the built-in one, with ``{question}`` and optionally
-                ``{timeout_s}``, ``{memory_mb}``, ``{max_turns}``, ``{max_tool_calls}``, ``{max_observation_chars}``.
+                ``{timeout_s}``, ``{memory_mb}``, ``{max_turns}``, ``{max_tool_calls}``, ``{max_observation_chars}``
+                and ``{interpreter}``, a sentence on what lasts from one piece of code to the next.
 
         Raises:
             ConfigurationError: The template lacks ``{question}`` or names an unknown field.

@@ -65,7 +65,7 @@ class Markdown(Protocol):
             ConfigurationError: The template is not valid, or there are tools that this protocol cannot call.
         """
         require_code_only(self.name, tools)
-        return opening_messages(self.name, question, limits, template)
+        return opening_messages(self.name, question, limits, template, unit="fence")
 
     def observe(self, outputs: Sequence[str], calls: Sequence[ToolCall]) -> Observation:
         """Wraps each output in an ``output`` fence."""

@@ -93,25 +93,32 @@ def neutralize(text: str, markers: Iterable[str]) -> str:
     return text
 
 
-def describe(result: ExecutionResult, timeout_s: float, memory_mb: int) -> str:
+def describe(result: ExecutionResult, timeout_s: float, memory_mb: int, *, restarted: bool = False) -> str:
     """Returns what an execution did, in words: its output, then its errors, then how it ended if not by itself.
 
     Args:
         result: The execution. What an ``unavailable`` one holds is the sandbox's and is never shown.
         timeout_s: The time limit that was enforced, in seconds.
         memory_mb: The memory limit that was enforced, in MiB.
+        restarted: The interpreter that blocks share ended with this execution.
     """
     if result.status is ExecutionStatus.UNAVAILABLE:
         return "[the code interpreter is not available; this says nothing about the code]"
-    parts = [part for part in (result.stdout, result.stderr) if part.strip()]
+    # What a session says that had ended before the call is meant for the programmer who holds it.
+    output = () if _never_began(result) else (result.stdout, result.stderr)
+    parts = [part for part in output if part.strip()]
     parts += [f"[{line}]" for line in _endings(result, timeout_s, memory_mb)]
+    if restarted:
+        parts.append("[the interpreter was restarted: everything defined before is lost]")
     text = ""
     for part in parts:
         text += ("" if not text or text.endswith("\n") else "\n") + part
     return text or NO_OUTPUT
 
 
-def render(result: ExecutionResult | ToolResult, limits: Limits, markers: Iterable[str]) -> str:
+def render(
+    result: ExecutionResult | ToolResult, limits: Limits, markers: Iterable[str], *, restarted: bool = False
+) -> str:
     """Returns the text of one observation: described, cleaned, clipped, neutral.
 
     The result has at most ``limits.max_observation_chars`` characters (from 100 on, the least that a configuration
@@ -122,11 +129,12 @@ def render(result: ExecutionResult | ToolResult, limits: Limits, markers: Iterab
         result: Of an execution or of a user's tool; for feedback on a malformed call, an error of a ``ToolResult``.
         limits: The limits that are enforced.
         markers: As for ``neutralize``.
+        restarted: As for ``describe``.
     """
     if isinstance(result, ToolResult):
         text = f"Error: {result.text}" if result.is_error else result.text
     else:
-        text = describe(result, limits.timeout_s, limits.memory_mb)
+        text = describe(result, limits.timeout_s, limits.memory_mb, restarted=restarted)
     return _fit(clean(text).rstrip() or NO_OUTPUT, limits.max_observation_chars, tuple(markers))
 
 
@@ -150,6 +158,11 @@ def _fit(text: str, max_chars: int, markers: tuple[str, ...]) -> str:
     return shown
 
 
+def _never_began(result: ExecutionResult) -> bool:
+    """Whether it is the answer of a session that the code before had ended."""
+    return result.status is ExecutionStatus.KILLED and result.error_class == "SessionLost"
+
+
 def _endings(result: ExecutionResult, timeout_s: float, memory_mb: int) -> list[str]:
     match result.status:
         case ExecutionStatus.TIMEOUT:
@@ -158,6 +171,8 @@ def _endings(result: ExecutionResult, timeout_s: float, memory_mb: int) -> list[
             return [f"the code exceeded the limit of {memory_mb} MB of memory and was stopped"]
         case ExecutionStatus.OUTPUT_LIMIT:
             return ["the code wrote more output than the limit allows and was stopped"]
+        case ExecutionStatus.KILLED if _never_began(result):
+            return ["the code was not run: the interpreter had ended after the code before it"]
         case ExecutionStatus.KILLED:
             by = f" by {result.error_class}" if result.error_class else ""
             return [f"the code was killed{by}"]

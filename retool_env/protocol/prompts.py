@@ -9,29 +9,31 @@ from functools import lru_cache
 from importlib import resources
 
 from retool_env.errors import ConfigurationError
-from retool_env.protocol.base import Limits, Message
+from retool_env.protocol.base import InterpreterMode, Limits, Message
 from retool_env.tools import CODE_INTERPRETER, ToolRegistry
 
 _FIELD = re.compile(r"\\[A-Za-z]+\{[^{}]*\}|\{\{([a-z_][a-z0-9_]*)\}\}|\{([a-z_][a-z0-9_]*)\}")
 
 
-def fill(template: str, question: str, limits: Limits) -> str:
+def fill(template: str, question: str, limits: Limits, unit: str = "block") -> str:
     r"""Fills a template.
 
-    A field is a lower-case name in braces, ``{question}`` or one of the limits, ``{timeout_s}``, ``{memory_mb}``,
-    ``{max_turns}``, ``{max_tool_calls}``, ``{max_observation_chars}``. Every other brace stands for itself: the
-    argument of a LaTeX command (``\boxed{answer}``, ``\boxed{...}``), JSON, set notation. ``{{name}}`` gives
-    ``{name}``. What is inserted is never looked at again, so a question may hold anything.
+    A field is a lower-case name in braces: ``{question}``; one of the limits, ``{timeout_s}``, ``{memory_mb}``,
+    ``{max_turns}``, ``{max_tool_calls}``, ``{max_observation_chars}``; or ``{interpreter}``, the sentence that
+    ``interpreter_note`` gives. Every other brace stands for itself: the argument of a LaTeX command
+    (``\boxed{answer}``, ``\boxed{...}``), JSON, set notation. ``{{name}}`` gives ``{name}``. What is inserted is never
+    looked at again, so a question may hold anything.
 
     Args:
         template: The template's text.
         question: The problem, inserted verbatim.
         limits: The limits that are enforced.
+        unit: What the protocol calls a piece of code.
 
     Raises:
         ConfigurationError: The template lacks ``{question}`` or names an unknown field.
     """
-    values = {"question": question, **_shown(limits)}
+    values = {"question": question, **_shown(limits), "interpreter": interpreter_note(limits.interpreter, unit)}
     used: set[str] = set()
 
     def replace(match: re.Match[str]) -> str:
@@ -61,7 +63,9 @@ def builtin_template(name: str) -> str:
     return (folder / f"{name}.txt").read_text(encoding="utf-8").strip()
 
 
-def opening_messages(name: str, question: str, limits: Limits, template: str | None) -> list[Message]:
+def opening_messages(
+    name: str, question: str, limits: Limits, template: str | None, unit: str = "block"
+) -> list[Message]:
     """Returns the one user message that opens an episode.
 
     Args:
@@ -69,22 +73,43 @@ def opening_messages(name: str, question: str, limits: Limits, template: str | N
         question: The problem, inserted verbatim.
         limits: The limits that are enforced.
         template: A user's template, or None.
+        unit: What the protocol calls a piece of code.
 
     Raises:
         ConfigurationError: As ``fill``.
     """
     text = builtin_template(name) if template is None else template
-    return [{"role": "user", "content": fill(text, question, limits)}]
+    return [{"role": "user", "content": fill(text, question, limits, unit)}]
+
+
+def interpreter_note(mode: InterpreterMode, unit: str) -> str:
+    """Returns what the policy should know about the interpreter: what lasts from one piece of code to the next.
+
+    Args:
+        mode: Whether pieces of code share an interpreter.
+        unit: What the protocol calls a piece of code, in the singular.
+    """
+    if mode == "fresh":
+        return f"Each {unit} runs in a fresh interpreter: import and define again whatever you need."
+    return (
+        f"All {unit}s share one interpreter and its memory: what one defines, the next can use. "
+        f"If a {unit} crashes or is stopped at a limit, everything defined before is lost."
+    )
 
 
 def code_description(limits: Limits) -> str:
     """Returns the description of ``code_interpreter`` for its tool schema, with the limits that are enforced."""
     shown = _shown(limits)
+    memory = f"{shown['memory_mb']} MB of memory"
+    if limits.interpreter == "fresh":
+        resources_text = f"{shown['timeout_s']} seconds and {memory} for each call"
+    else:
+        resources_text = f"{shown['timeout_s']} seconds for each call, {memory} for all of them together"
     return (
-        "Runs Python code in a fresh interpreter and returns what it prints and the value of a last expression. "
-        f"Variables do not last from one call to the next. Limits: {shown['timeout_s']} seconds and "
-        f"{shown['memory_mb']} MB of memory for each call, {shown['max_observation_chars']} characters of output, "
-        f"{shown['max_tool_calls']} calls in all. No network, no input."
+        "Runs Python code and returns what it prints and the value of a last expression. "
+        f"{interpreter_note(limits.interpreter, 'call')} Limits: {resources_text}, "
+        f"{shown['max_observation_chars']} characters of output, {shown['max_tool_calls']} calls in all. "
+        "No network, no input."
     )
 
 
@@ -102,4 +127,5 @@ def require_code_only(name: str, tools: ToolRegistry) -> None:
 
 
 def _shown(limits: Limits) -> Mapping[str, str]:
-    return {field.name: f"{getattr(limits, field.name):.15g}" for field in fields(limits)}
+    numbers = (field.name for field in fields(limits) if field.name != "interpreter")
+    return {name: f"{getattr(limits, name):.15g}" for name in numbers}

@@ -72,7 +72,7 @@ class ToolCalls(Protocol):
         Raises:
             ConfigurationError: The template is not valid.
         """
-        return opening_messages(self.name, question, limits, template)
+        return opening_messages(self.name, question, limits, template, unit="call")
 
     def observe(self, outputs: Sequence[str], calls: Sequence[ToolCall]) -> Observation:
         """Makes one tool message for each output, with the tool's name where there is a call."""

@@ -26,6 +26,7 @@ import socket
 import sys
 import threading
 import traceback
+from collections.abc import Callable
 from types import CodeType, FrameType, ModuleType
 from typing import IO, NoReturn
 
@@ -35,6 +36,7 @@ FILENAME = "main.py"
 _CELL = "cell_"
 
 _exit = os._exit
+_main_thread = threading.main_thread()
 _TracebackException, _StackSummary = traceback.TracebackException, traceback.StackSummary
 _FUTURE_FLAGS = sum(getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
 
@@ -175,19 +177,37 @@ def rehearse() -> None:
     gc.freeze()
 
 
-def serve(control: socket.socket, pages: kernel.Pages) -> NoReturn:
-    """Says that it is ready, runs what comes, reports, and waits to be killed. Does not return."""
-    control.send(wire.READY)
+def serve(
+    control: socket.socket, pages: kernel.Pages, fds: tuple[int, ...] = (), branch: Callable[[], int] | None = None
+) -> NoReturn:
+    """Says that it is ready, runs what comes, reports, and waits to be killed. Does not return.
+
+    Args:
+        control: The socket to the host.
+        pages: What to copy in advance if the host says so.
+        fds: Sent with READY and closed.
+        branch: Makes a branch of this process, where it is forkable; returns 0 in the branch.
+    """
+    if fds:
+        socket.send_fds(control, [wire.READY], fds)
+        for fd in fds:
+            os.close(fd)
+    else:
+        control.send(wire.READY)
     packet, file = wire.recv_packet(control)
     if packet == wire.WARM:
         kernel.populate(pages)
         rehearse()
         control.send(wire.WARM)
         packet, file = wire.recv_packet(control)
-    if len(packet) < wire.RUN_HEAD.size:
-        _exit(0)
     interpreter = Interpreter()
     while True:
+        if packet == wire.FORK and branch is not None:
+            control.send(interpreter.fork(branch))
+            packet, file = wire.recv_packet(control)
+            continue
+        if len(packet) < wire.RUN_HEAD.size:
+            _exit(0)
         call, seed, limit_s, echo = wire.RUN_HEAD.unpack_from(packet)
         code, error_class = interpreter.run(packet, file, call, seed, limit_s, echo)
         try:
@@ -196,7 +216,7 @@ def serve(control: socket.socket, pages: kernel.Pages) -> NoReturn:
             packet, file = wire.recv_packet(control)
         except BaseException:  # the program closed the socket: the exit status has to say it
             _exit(code & 255)
-        if not call or len(packet) < wire.RUN_HEAD.size:
+        if not call:
             _exit(code & 255)
 
 
@@ -226,12 +246,29 @@ class Interpreter:
             self._arm(0, 0)
         else:
             _finish(self.err)
+        self._flush()
+        return ended
+
+    def fork(self, branch: Callable[[], int]) -> bytes:
+        """Makes a branch; returns what the trunk, or the branch, has to tell the host."""
+        if self.started:
+            self._flush()
+        try:
+            if branch():
+                return wire.FORKED
+        except OSError as error:
+            return wire.FORK_FAILED_HEAD.pack(wire.FORK_FAILED, error.errno or 0)
+        _main_thread._set_native_id()  # type: ignore[attr-defined]
+        if self.started:
+            self.timer = _flusher(self.out)  # a branch does not inherit timers
+        return wire.READY
+
+    def _flush(self) -> None:
         for stream in (sys.stdout, self.out, sys.stderr, self.err):
             try:
                 stream.flush()
             except BaseException:  # closed, replaced or broken by the program: its own loss
                 continue
-        return ended
 
     def _start(self, call: int, seed: int, limit_s: float) -> None:
         self.started = True

@@ -22,6 +22,7 @@ from retool_env.sandbox.api import ExecutionResult, ExecutionStatus
 from retool_env.sandbox.cgroups import Cgroup
 
 if TYPE_CHECKING:
+    from retool_env.sandbox.forking import Family, Forking
     from retool_env.sandbox.nursery import Nursery
 
 _READ = 65536
@@ -65,8 +66,8 @@ class Child:
     """A contained child: its descriptors and its cgroup."""
 
     __slots__ = (
-        "borrowed", "cgroup", "control", "cpu_before", "err", "exit", "lost", "nursery", "out", "pid", "pidfd", "seat",
-        "waited_before", "warm", "zygote_pid",
+        "borrowed", "cgroup", "control", "cpu_before", "err", "exit", "family", "frozen", "lost", "nursery", "out",
+        "pid", "pidfd", "seat", "waited_before", "warm", "zygote_pid",
     )  # fmt: skip
 
     def __init__(self, zygote_pid: int, pid: int, control: socket.socket, out: int, err: int, pidfd: int):
@@ -83,6 +84,8 @@ class Child:
         self.lost = False  # given up, with its zygote or at the end, while it was borrowed
         self.nursery: Nursery | None = None
         self.seat: Seat | None = None  # the session that lives in it
+        self.frozen = False
+        self.family: Family | None = None  # of one that can be forked
         self.cpu_before = self.waited_before = 0.0
         control.setblocking(False)
         os.set_blocking(out, False)
@@ -96,13 +99,26 @@ class Child:
 
     def freeze(self) -> None:
         """Stops it between two calls of its session: nothing that the last one left behind runs on."""
+        self.frozen = True
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.pidfd, signal.SIGSTOP)
 
     def thaw(self) -> None:
         """Lets a stopped child go on."""
+        self.frozen = False
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.pidfd, signal.SIGCONT)
+
+    def empty(self) -> None:
+        """Stops it, and throws away what it has written and sent so far."""
+        self.freeze()
+        for fd in (self.out, self.err):
+            with contextlib.suppress(OSError):
+                while os.read(fd, _READ):
+                    pass
+        with contextlib.suppress(OSError):
+            drain(self.control)
+        self.mark()
 
     def mark(self) -> None:
         """Notes what it has used so far, none of which is the next program's. While it waits, it uses nothing."""
@@ -145,13 +161,16 @@ class Seat:
         waiting: Later calls, in order.
         lost: Why there is no session any more; empty while there is.
         at_fault: Whether the code lost it (and not the sandbox).
+        forkable: Whether its child is one that can be forked.
+        asked: Whether such a child was asked for.
         idle_since: When its last call ended, on the monotonic clock.
     """
 
-    __slots__ = ("at_fault", "calls", "child", "current", "forkable", "idle_since", "lost", "waiting")
+    __slots__ = ("asked", "at_fault", "calls", "child", "current", "forkable", "idle_since", "lost", "waiting")
 
     def __init__(self, forkable: bool):
         self.forkable = forkable
+        self.asked = False
         self.child: Child | None = None
         self.calls = 0
         self.current: Job | None = None
@@ -185,6 +204,8 @@ class Job:
     chars: int = 0
     light: bool = False  # names nothing that the light zygote has not got
     seat: Seat | None = None
+    branch: Seat | None = None  # not a program, but a fork of the session into this one
+    forking: Forking | None = None
     bounded: bool = False  # counts against the queue's limit
     call: int = 0  # its number in its session
     submitted: float = field(default_factory=time.monotonic)
@@ -211,10 +232,10 @@ class Job:
             self.seat.calls += 1
             self.call = self.seat.calls
             self.deadline = min(self.deadline, self.started + (self.timeout_s + _CPU_GRACE_S) / _CORES)
-            if self.call > 1:
-                _drain(child.control)
+        if child.frozen:
+            drain(child.control)
         wire.send_run(child.control, self.call, self.seed, self.timeout_s, self.echo, self.code)
-        if self.call > 1:
+        if child.frozen:
             child.thaw()
 
     def not_begun(self) -> Outcome:
@@ -324,7 +345,7 @@ class Job:
             return None
         except OSError:
             message = b""
-        if not message and _hung_up(self.child.control):
+        if not message and hung_up(self.child.control):
             self.silent = True
             return None
         outcome = self.claim(message) if message else None
@@ -382,7 +403,7 @@ class Job:
         return outcome
 
 
-def _drain(sock: socket.socket) -> None:
+def drain(sock: socket.socket) -> None:
     """Throws away what a session sent after its last claim: it must not be taken for an answer to the next call.
 
     Raises:
@@ -390,14 +411,15 @@ def _drain(sock: socket.socket) -> None:
     """
     for _ in range(_STALE):
         try:
-            if not sock.recv(wire.CLAIM_MAX) and _hung_up(sock):
+            if not sock.recv(wire.CLAIM_MAX) and hung_up(sock):
                 raise BrokenPipeError
         except BlockingIOError:
             return
     raise BrokenPipeError
 
 
-def _hung_up(sock: socket.socket) -> bool:
+def hung_up(sock: socket.socket) -> bool:
+    """Whether the other side has closed a socket, rather than sent an empty packet."""
     poll = select.poll()
     poll.register(sock, select.POLLRDHUP | select.POLLHUP)
     return bool(poll.poll(0))

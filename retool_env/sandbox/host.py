@@ -25,6 +25,7 @@ from retool_env.sandbox import inventory, launch
 from retool_env.sandbox.api import ExecutionStatus
 from retool_env.sandbox.config import SandboxConfig
 from retool_env.sandbox.execution import Child, Job, Outcome, Seat
+from retool_env.sandbox.forking import Forking
 from retool_env.sandbox.nursery import MAX_DEATHS, Nursery
 
 _DYING = 64
@@ -37,6 +38,7 @@ _SPARE_DESCRIPTORS = 32
 """Left for the rest of the process."""
 
 _RETRY_S = 0.02
+_FORK_LIMIT_S = 10.0
 _LONGEST_SCAN = 1 << 20
 
 _log = logging.getLogger("retool_env.sandbox")
@@ -108,7 +110,15 @@ class Host:
         self._thread.start()
 
     def _nursery(self, plan: launch.Plan) -> Nursery:
-        return Nursery(plan, self._watch, self._unwatch, self._child_exited, self._zygote_died, self._zygote_started)
+        return Nursery(
+            plan,
+            self._watch,
+            self._unwatch,
+            self._child_exited,
+            self._zygote_died,
+            self._zygote_started,
+            self._seat_ready,
+        )
 
     # Called from any thread.
 
@@ -154,6 +164,8 @@ class Host:
             self.cancel(job)
             raise
         if outcome is None or not self._rest_here(job, child, outcome):
+            if outcome is not None and job.seat is not None and not (outcome.claimed and outcome.status in _SURVIVED):
+                self._end_seat(job.seat, _why_lost(job, outcome), at_fault=outcome.status.ran)
             self._give_back(job, child, outcome)
         return job.future.result() if outcome is None else outcome
 
@@ -162,8 +174,12 @@ class Host:
         with contextlib.suppress(SandboxClosedError):
             self._tell(lambda: self._drop(job))
 
-    def open_seat(self, forkable: bool) -> Seat:
+    def open_seat(self, forkable: bool, rest: bool = True) -> Seat:
         """Opens a session; it gets a child with its first call.
+
+        Args:
+            forkable: Whether that child is one that can be forked.
+            rest: Whether it may be called from now on; else it waits for a child, from a fork.
 
         Raises:
             SandboxBusyError: As many sessions are open as there may be.
@@ -179,12 +195,16 @@ class Host:
                     "max_sessions (and the limit on open files: a session takes four)"
                 )
             self._seats.add(seat)
-            self._idle_seats[seat] = None
+            if rest:
+                self._idle_seats[seat] = None
         self._tell(_nothing)  # it has to watch for idle sessions from now on
         return seat
 
     def close_seat(self, seat: Seat) -> None:
         """Closes a session: kills its process; calls that wait are refused."""
+        with self._start:  # its place is free at once
+            self._seats.discard(seat)
+            self._idle_seats.pop(seat, None)
         with contextlib.suppress(SandboxClosedError):
             self._tell(lambda: self._end_seat(seat, "it was closed", at_fault=True))
 
@@ -257,7 +277,7 @@ class Host:
         """Takes the child a job is to run in, or an idle one of its kind."""
         seat = job.seat
         if seat is not None:
-            if seat.child is None:
+            if seat.child is None and not seat.forkable:
                 seat.child = self._take_idle(light=False, cold=True)
                 if seat.child is not None:
                     seat.child.seat = seat
@@ -408,6 +428,9 @@ class Host:
             _, _, job = heapq.heappop(self._deadlines)
             if job.future.done() or job.child is None:
                 continue
+            if job.forking is not None:
+                job.forking.abort(f"it did not fork within {_FORK_LIMIT_S:g} s")
+                continue
             if job.extend(now):
                 heapq.heappush(self._deadlines, (job.deadline, next(self._order), job))
                 continue
@@ -441,9 +464,13 @@ class Host:
     def _supply(self) -> None:
         with self._start:
             free = self._running_limit - len(self._busy)
-            wanted = [
-                job.light for job in itertools.islice(self._queue, free) if job.seat is None or not job.seat.child
-            ]
+            due = [job for job in itertools.islice(self._queue, free) if job.seat is None or job.seat.child is None]
+        forks = [job for job in due if job.seat is not None and job.seat.forkable]
+        wanted = [job.light for job in due if job.seat is None or not job.seat.forkable]
+        for job in forks:
+            assert job.seat is not None
+            if not job.seat.asked:
+                any(n.supply_seat(job.seat) for n in self.nurseries if not n.light)
         for light in (False, True):
             living = [nursery for nursery in self.nurseries if nursery.light is light and nursery.zygote is not None]
             if not living:
@@ -485,6 +512,9 @@ class Host:
         return None
 
     def _begin(self, job: Job, child: Child) -> None:
+        if job.branch is not None:
+            self._begin_fork(job, child)
+            return
         try:
             job.begin(child)
         except OSError:  # it died while it waited; nothing was run
@@ -495,6 +525,43 @@ class Host:
             child.kill()
             return
         self._follow(job)
+
+    def _begin_fork(self, job: Job, child: Child) -> None:
+        job.child = child
+        job.started = time.monotonic()
+        job.deadline = job.started + _FORK_LIMIT_S
+        self._running[child.control.fileno()] = job
+        heapq.heappush(self._deadlines, (job.deadline, next(self._order), job))
+        job.forking = Forking(child, self._watch, self._unwatch, lambda *end: self._forked(job, *end))
+        job.forking.begin()
+
+    def _forked(self, job: Job, forking: Forking, failure: str, trunk_lives: bool) -> None:
+        seat, trunk = job.branch, job.seat
+        assert seat is not None
+        assert trunk is not None
+        if failure:
+            self._end_seat(seat, failure, at_fault=True)
+        else:
+            assert forking.branch is not None
+            with self._start:
+                seat.calls = trunk.calls
+                if not seat.lost:
+                    seat.child, forking.branch.seat = forking.branch, seat
+                    self._next_call(seat)
+            if seat.lost:
+                forking.branch.kill()
+        status = ExecutionStatus.KILLED if not trunk_lives else ExecutionStatus.ERROR if failure else ExecutionStatus.OK
+        name = "ForkError" if failure else ""
+        self._end(job, Outcome(status, stderr=failure.encode(), error_class=name, claimed=trunk_lives))
+
+    def _seat_ready(self, seat: Seat, child: Child) -> None:
+        """The forkable child of a session has come."""
+        with self._start:
+            seat.asked = False
+            if not seat.lost:
+                seat.child, child.seat = child, seat
+                return
+        child.kill()
 
     def _follow(self, job: Job) -> None:
         """Watches a running program from here on."""
@@ -557,7 +624,9 @@ class Host:
                 return
         assert child.nursery is not None
         job = self._running.get(child.control.fileno())
-        if job is not None:
+        if job is not None and job.forking is not None:
+            job.forking.abort("its process ended")
+        elif job is not None:
             # A claim may still be unread: it was sent before the exit.
             if not job.silent:
                 self._hear_child(job)
@@ -575,7 +644,11 @@ class Host:
     def _zygote_died(self, nursery: Nursery) -> None:
         """All that ran is lost, none of it by its own fault; what waits is run by the next zygote."""
         for job in list(self._running.values()):
-            if job.child is not None and job.child.nursery is nursery:
+            if job.child is None or job.child.nursery is not nursery:
+                continue
+            if job.forking is not None:
+                job.forking.abort("the sandbox failed")
+            else:
                 self._end(job, job.finish(ExecutionStatus.UNAVAILABLE))
         for child in list(nursery.children.values()):
             if child.seat is not None:
@@ -589,6 +662,8 @@ class Host:
             self._unwatch(fd)
         self._running.pop(child.control.fileno(), None)
         self._busy.discard(child)
+        if job.seat is not None and not (outcome.claimed and outcome.status in _SURVIVED):
+            self._end_seat(job.seat, _why_lost(job, outcome), at_fault=outcome.status.ran)
         self._resolve(job, outcome)
         job.forget()
         if job.seat is None:
@@ -657,7 +732,9 @@ class Host:
 
     def _drop(self, job: Job) -> None:
         if job.child is not None and not job.future.done():
-            if not job.child.borrowed:
+            if job.forking is not None:
+                job.forking.abort("it was cancelled")
+            elif not job.child.borrowed:
                 self._end(job, job.finish(ExecutionStatus.KILLED, error_class="Cancelled"))
             return
         with self._start:
@@ -676,7 +753,10 @@ class Host:
     def _shut_down(self) -> None:
         self._read_inbox()
         for job in list(self._running.values()):
-            self._end(job, job.finish(ExecutionStatus.UNAVAILABLE))
+            if job.forking is not None:
+                job.forking.abort("the sandbox was closed")
+            else:
+                self._end(job, job.finish(ExecutionStatus.UNAVAILABLE))
         for seat in list(self._seats):
             self._end_seat(seat, "the sandbox was closed", at_fault=False)
         with self._start:

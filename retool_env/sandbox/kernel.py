@@ -5,8 +5,10 @@ glibc wraps is called by name, and the three Landlock calls have the same number
 """
 
 import ctypes
+import errno
 import os
 import struct
+import time
 from collections.abc import Iterable, Sequence
 
 CLONE_NEWNS = 0x00020000
@@ -156,6 +158,93 @@ def load_seccomp(program: bytes) -> None:
     buffer = ctypes.create_string_buffer(program, len(program))
     descriptor = _FilterProgram(len(program) // 8, ctypes.addressof(buffer))
     _prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.addressof(descriptor))
+
+
+_SECCOMP_SET_MODE_FILTER, _SECCOMP_FILTER_FLAG_NEW_LISTENER = 1, 8
+
+
+def load_seccomp_listening(program: bytes, seccomp: int) -> int:
+    """Loads a filter as ``load_seccomp`` does; returns the listener that decides what the filter does not.
+
+    Args:
+        program: The filter.
+        seccomp: Number of the system call, which glibc does not wrap.
+    """
+    buffer = ctypes.create_string_buffer(program, len(program))
+    descriptor = _FilterProgram(len(program) // 8, ctypes.addressof(buffer))
+    flags = _SECCOMP_FILTER_FLAG_NEW_LISTENER
+    listener = libc.syscall(seccomp, _SECCOMP_SET_MODE_FILTER, flags, ctypes.byref(descriptor))
+    return int(_check(listener, "seccomp"))
+
+
+_BRANCH = 0x00008000 | 17  # CLONE_PARENT | SIGCHLD
+_SIG_SETMASK, _SIGKILL = 2, 9
+_PR_GET_TID_ADDRESS = 40
+_syscall = ctypes.PyDLL(None, use_errno=True).syscall  # holding the GIL, as in ``fork``
+_syscall.restype = ctypes.c_long
+
+
+def find_own_thread_id() -> "ctypes.c_int | None":
+    """Returns where glibc keeps the main thread's id, for ``branch``; None where the kernel does not tell."""
+    address = ctypes.c_void_p()
+    if libc.prctl(_PR_GET_TID_ADDRESS, ctypes.byref(address)) or not address.value:
+        return None
+    return ctypes.c_int.from_address(address.value)
+
+
+def branch(clone: int, sigprocmask: int, thread_id: "ctypes.c_int | None") -> int:
+    """Makes a branch of this process, with the host's leave; returns 0 in the branch, else its pid.
+
+    When this returns in the branch, descriptors 0 to 3 are its own. Like ``fork``, for a process with one thread.
+
+    Args:
+        clone: Number of clone(2).
+        sigprocmask: Number of rt_sigprocmask(2); glibc's keeps two signals to itself.
+        thread_id: Where glibc keeps the main thread's id.
+
+    Raises:
+        OSError: The host has refused, or there is no room for a process.
+    """
+    for pause_s in (0.0002, 0.001, 0.005, 0.02):
+        try:
+            return _branch(clone, sigprocmask, thread_id)
+        except OSError as error:
+            if error.errno != errno.EBUSY:
+                raise
+        time.sleep(pause_s)  # a thread that was joined is still ending
+    return _branch(clone, sigprocmask, thread_id)
+
+
+def _branch(clone: int, sigprocmask: int, thread_id: "ctypes.c_int | None") -> int:
+    before = ctypes.create_string_buffer(8)
+    size, none = ctypes.c_size_t(8), ctypes.c_ulong(0)
+    _check(_syscall(sigprocmask, _SIG_SETMASK, b"\xff" * 8, before, size), "rt_sigprocmask")
+    try:
+        pid = int(_check(_syscall(clone, ctypes.c_ulong(_BRANCH), none, none, none, none), "clone"))
+        if pid == 0:
+            if thread_id is not None:
+                thread_id.value = os.getpid()
+            die_with_parent()  # waits for the host
+        return pid
+    finally:
+        _syscall(sigprocmask, _SIG_SETMASK, before, None, size)
+
+
+# System calls added since Linux 5.1 share one number on all architectures.
+_FSCONFIG, _FSPICK = 431, 433
+_FSPICK_CLOEXEC, _FSPICK_EMPTY_PATH = 1, 8
+_FSCONFIG_SET_FLAG, _FSCONFIG_CMD_RECONFIGURE = 0, 7
+
+
+def make_read_only(folder: int) -> None:
+    """Makes the whole file system read-only that a descriptor is in; EBUSY while files there are open for writing."""
+    context = libc.syscall(_FSPICK, folder, b"", _FSPICK_CLOEXEC | _FSPICK_EMPTY_PATH)
+    _check(context, "fspick")
+    try:
+        _check(libc.syscall(_FSCONFIG, context, _FSCONFIG_SET_FLAG, b"ro", None, 0), "fsconfig")
+        _check(libc.syscall(_FSCONFIG, context, _FSCONFIG_CMD_RECONFIGURE, None, None, 0), "fsconfig")
+    finally:
+        os.close(context)
 
 
 def landlock_abi() -> int:

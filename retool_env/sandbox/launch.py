@@ -14,11 +14,12 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from retool_env.errors import SandboxUnavailableError
-from retool_env.sandbox import cgroups, inventory, landlock, learning, nsjail, privileges, seccomp, wire
+from retool_env.sandbox import branching, cgroups, inventory, landlock, learning, nsjail, privileges, seccomp, wire
 from retool_env.sandbox.config import SandboxConfig
 
 _HERE = Path(__file__).parent
@@ -224,6 +225,18 @@ _JAIL_UID_BASE = 1000
 _THREADS = 64
 
 
+@cache
+def fork_obstacle(tier: str) -> str:
+    """Says why sessions cannot be forked in a tier on this machine; empty if they can."""
+    if tier == "none":
+        return "the tier 'none' contains nothing that could be kept apart"
+    try:
+        seccomp.compile_policy(seccomp.Policy(writable_folder=tier == "nsjail", forkable=True))
+    except SandboxUnavailableError as error:  # libseccomp before 2.5
+        return str(error)
+    return branching.obstacle()
+
+
 def _settings(
     plan: Plan, world: inventory.Inventory, rights: privileges.Privileges, uids: int | None
 ) -> dict[str, Any]:
@@ -232,6 +245,7 @@ def _settings(
     in_jail = tier == "nsjail"
     preload = config.preload if config.preload is not None else inventory.default_preload(world)
     inventory.check_preload(preload, world)
+    threads = _THREADS if uids is not None else rights.tasks_of_user() + _THREADS
     return {
         "slots": plan.slots,
         "namespaces": in_jail,
@@ -244,9 +258,14 @@ def _settings(
         "immortal": config.immortal,
         "pid_placeholder": seccomp.PID_PLACEHOLDER,
         "seccomp": "" if tier == "none" else seccomp.compile_policy(seccomp.Policy(writable_folder=in_jail)).hex(),
+        "seccomp_forkable": ""
+        if fork_obstacle(tier)
+        else seccomp.compile_policy(seccomp.Policy(writable_folder=in_jail, forkable=True)).hex(),
+        "numbers": {name: seccomp.number_of(name) for name in ("clone", "rt_sigprocmask", "seccomp")},
+        "forkable_threads": _rlimits(config, threads)["RLIMIT_NPROC"] + plan.slots,
         "landlock_abi": landlock.usable_abi() if tier == "landlock" else 0,
         "landlock_rules": landlock.rules(world) if tier == "landlock" else [],
-        "rlimits": _rlimits(config, threads=_THREADS if uids is not None else rights.tasks_of_user() + _THREADS),
+        "rlimits": _rlimits(config, threads),
     }
 
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import builtins
 import math
+import os
 import signal
 import threading
+import weakref
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -192,15 +194,19 @@ class _Series:
         return Histogram(self.bounds, tuple(self.counts), self.sum, self.max)
 
 
-class Metrics:
-    """Counts the calls of one sandbox. Any thread may use it.
+_living: weakref.WeakSet[Metrics] = weakref.WeakSet()
 
-    In a forked process make a new one: another thread may have held the lock.
-    """
+
+class Metrics:
+    """Counts the calls of one sandbox. Any thread may use it. In a forked process it begins at nothing again."""
 
     def __init__(self) -> None:
         """Begins at nothing."""
-        self._lock = threading.Lock()
+        self._begin()
+        _living.add(self)
+
+    def _begin(self) -> None:
+        self._lock = threading.RLock()  # a signal handler may run a program of its own while this is held
         self._status = dict.fromkeys(ExecutionStatus, 0)
         self._errors: dict[str, int] = {}
         self._n_unknown = 0
@@ -259,3 +265,12 @@ class Metrics:
                     name = OTHER
             errors.setdefault(name, 0)
         errors[name] += 1
+
+
+def _begin_after_fork() -> None:
+    """In a forked process: whoever held a lock there is not here to give it back."""
+    for metrics in list(_living):
+        metrics._begin()
+
+
+os.register_at_fork(after_in_child=_begin_after_fork)

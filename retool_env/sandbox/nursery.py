@@ -17,7 +17,8 @@ from collections.abc import Callable
 from retool_env.errors import SandboxUnavailableError
 from retool_env.sandbox import launch, wire
 from retool_env.sandbox.cgroups import Cgroup
-from retool_env.sandbox.execution import Child
+from retool_env.sandbox.execution import Child, Seat
+from retool_env.sandbox.forking import Family
 
 MAX_DEATHS = 3
 """Zygotes that may die one after the other without any program having ended, before waiting programs are given up."""
@@ -39,7 +40,7 @@ class Nursery:
         zygote: The zygote; None while there is none.
         idle: Children that are contained and ready for a program, warm ones first.
         children: All children that have not been reaped, by the zygote's pid for them.
-        requested: Children that were asked for and have not arrived.
+        requested: Children that were asked for and have not arrived; forkable ones not counted.
         deaths: Zygotes that died in a row.
         restarts: Zygotes that took the place of another.
     """
@@ -52,6 +53,7 @@ class Nursery:
         on_exit: Callable[[Child, int, float], None],
         on_death: Callable[[Nursery], None],
         on_start: Callable[[Nursery], None],
+        on_seat: Callable[[Seat, Child], None],
     ):
         """Makes a nursery without a zygote: see ``start`` and ``start_here``.
 
@@ -61,12 +63,13 @@ class Nursery:
             unwatch: Ends that.
             on_exit: Told of each child that has been reaped: its wait status and CPU seconds.
             on_death: Told when the zygote has died, with all children still listed.
+            on_seat: Told when the forkable child for a session is ready.
             on_start: Told, in another thread, that a start has ended: ``settle`` is to be called in the host's.
         """
         self.plan = plan
         self.light = plan.light
         self._watch, self._unwatch = watch, unwatch
-        self._on_exit, self._on_death, self._on_start = on_exit, on_death, on_start
+        self._on_exit, self._on_death, self._on_start, self._on_seat = on_exit, on_death, on_start, on_seat
         self.idle: deque[Child] = deque()
         self.children: dict[int, Child] = {}
         self.requested = 0
@@ -75,7 +78,9 @@ class Nursery:
         self._stillborn = 0
         self._raw: set[Child] = set()  # that have arrived and are not yet contained
         self._warming: Child | None = None
-        self._cgroups: deque[Cgroup] = deque()  # of the children that were requested, in that order
+        self._requests: deque[tuple[Cgroup | None, Seat | None]] = deque()  # in their order
+        self._jobs: deque[Callable[[int], None]] = deque()  # who waits for a DONE, in that order
+        self._families: set[Family] = set()
         self._arriving: tuple[int, ...] = ()
         self.zygote: launch.ZygoteProcess | None = None
         self._starting: threading.Thread | None = None
@@ -85,7 +90,7 @@ class Nursery:
     @property
     def room(self) -> int:
         """How many more children it may have."""
-        return self.plan.slots - len(self.children) - self.requested
+        return self.plan.slots - len(self.children) - len(self._requests)
 
     @property
     def starting(self) -> bool:
@@ -194,10 +199,51 @@ class Nursery:
             if not self._request(self.zygote):
                 return
 
-    def _request(self, zygote: launch.ZygoteProcess) -> bool:
+    def supply_seat(self, seat: Seat) -> bool:
+        """Asks for a forkable child for a session; False if that cannot be done now."""
+        if self.zygote is None or self.room < 1:
+            return False
+        seat.asked = self._request(self.zygote, seat)
+        return seat.asked
+
+    def seal(self, folder: int, then: Callable[[int], None]) -> bool:
+        """Has the zygote make a folder read-only, and passes on its error number; False if it cannot be asked."""
+        return self._order(wire.SEAL, [folder], then)
+
+    def adopt(self, child: Child, family: int, then: Callable[[int], None]) -> bool:
+        """Has the zygote watch over a branch, in a memory cgroup of its own; as ``seal``."""
+        fds: list[int] = []
+        zygote = self.zygote
+        try:
+            if zygote is not None and zygote.memory is not None:
+                child.cgroup = zygote.memory.take()
+                fds.append(os.open(child.cgroup.procs, os.O_WRONLY | os.O_CLOEXEC))
+            return self._order(wire.ADOPT_HEAD.pack(wire.ADOPT, family, child.zygote_pid), fds, then)
+        except OSError:
+            return False
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+    def _order(self, message: bytes, fds: list[int], then: Callable[[int], None]) -> bool:
+        if self.zygote is None:
+            return False
+        try:
+            if fds:
+                socket.send_fds(self.zygote.control, [message], fds)
+            else:
+                self.zygote.control.send(message)
+        except OSError:
+            return False
+        self._jobs.append(then)
+        return True
+
+    def _request(self, zygote: launch.ZygoteProcess, seat: Seat | None = None) -> bool:
+        message = wire.SPAWN if seat is None else wire.SPAWN_FORKABLE
+        cgroup = None
         if zygote.memory is None:
             try:
-                zygote.control.send(wire.SPAWN)
+                zygote.control.send(message)
             except OSError:  # full, or dead: its death is noticed by its pidfd
                 return False
         else:
@@ -213,14 +259,15 @@ class Nursery:
                 self._failed()
                 return False
             try:
-                socket.send_fds(zygote.control, [wire.SPAWN], [procs])
+                socket.send_fds(zygote.control, [message], [procs])
             except OSError:
                 cgroup.release()
                 return False
             finally:
                 os.close(procs)
-            self._cgroups.append(cgroup)
-        self.requested += 1
+        self._requests.append((cgroup, seat))
+        if seat is None:
+            self.requested += 1
         return True
 
     def _failed(self) -> None:
@@ -237,6 +284,13 @@ class Nursery:
         self._raw.discard(child)
         if self._warming is child:
             self._warming = None
+        family = child.family
+        if family is not None:
+            family.members.discard(child)
+            if not family.members:
+                self._unwatch(family.listener.fileno())
+                family.close()
+                self._families.discard(family)
         if child.cgroup is not None:
             child.cgroup.release()
         if child.borrowed:  # its borrower closes it
@@ -271,6 +325,11 @@ class Nursery:
         for child in self.children.values():
             with contextlib.suppress(OSError):  # the parent's thread was closing it as we were forked
                 child.close()
+        for family in self._families:
+            if family.forking is not None:
+                family.forking.abandon()
+            with contextlib.suppress(OSError):
+                family.close()
         for zygote in (self.zygote, self._started):
             if zygote is not None:
                 zygote.abandon()
@@ -311,6 +370,8 @@ class Nursery:
                 child = self.children.get(pid)
                 if child is not None:
                     self._on_exit(child, status, cpu_s)
+            elif message[:1] == wire.DONE and self._jobs:
+                self._jobs.popleft()(wire.DONE_HEAD.unpack(message)[1])
             self._arriving = ()
 
     def _died(self) -> None:
@@ -326,13 +387,18 @@ class Nursery:
             self.discard(child)
         self.requested = 0
         self._stillborn = 0
-        self._cgroups.clear()
+        for _, seat in self._requests:
+            if seat is not None:
+                seat.asked = False
+        self._requests.clear()
+        self._jobs.clear()
         zygote.end()
 
     def _adopt_child(self, message: bytes) -> None:
         _, zygote_pid = wire.CHILD_HEAD.unpack(message)
-        self.requested -= 1
-        cgroup = self._cgroups.popleft() if self._cgroups else None
+        cgroup, seat = self._requests.popleft()
+        if seat is None:
+            self.requested -= 1
         try:
             control, out, err, pidfd = self._arriving
             child = Child(zygote_pid, launch.host_pid(pidfd), socket.socket(fileno=control), out, err, pidfd)
@@ -342,13 +408,18 @@ class Nursery:
             for fd in self._arriving:
                 with contextlib.suppress(OSError):
                     os.close(fd)
+            if seat is not None:
+                seat.asked = False
             self._failed()
             return
         child.cgroup = cgroup
         child.nursery = self
         self.children[zygote_pid] = child
-        self._raw.add(child)
-        self._watch(control, lambda: self._child_ready(child))
+        if seat is None:
+            self._raw.add(child)
+            self._watch(control, lambda: self._child_ready(child))
+        else:
+            self._watch(control, lambda: self._forkable_ready(child, seat))
 
     def _child_ready(self, child: Child) -> None:
         self._unwatch(child.control.fileno())
@@ -364,3 +435,22 @@ class Nursery:
         else:
             child.kill()
             self._failed()
+
+    def _forkable_ready(self, child: Child, seat: Seat) -> None:
+        self._unwatch(child.control.fileno())
+        try:
+            message, fds, _, _ = socket.recv_fds(child.control, 8, 2)
+        except OSError:
+            message, fds = b"", []
+        if message != wire.READY or not fds:
+            for fd in fds:
+                os.close(fd)
+            child.kill()
+            seat.asked = False
+            self._failed()
+            return
+        self._stillborn = 0
+        child.mark()
+        child.family = Family(fds[0], fds[1] if len(fds) > 1 else -1, child)
+        self._families.add(child.family)
+        self._on_seat(seat, child)

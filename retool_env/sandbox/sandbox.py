@@ -10,11 +10,12 @@ import weakref
 from types import TracebackType
 from typing import Any, Self
 
-from retool_env.errors import ConfigurationError, SandboxClosedError, SandboxUnavailableError
+from retool_env.errors import ConfigurationError, ForkError, SandboxClosedError, SandboxUnavailableError
 from retool_env.sandbox.calls import Calls
 from retool_env.sandbox.config import SandboxConfig
 from retool_env.sandbox.execution import Job
 from retool_env.sandbox.host import Host
+from retool_env.sandbox.launch import fork_obstacle
 from retool_env.sandbox.metrics import Metrics, SandboxMetrics
 from retool_env.sandbox.session import Session
 
@@ -71,14 +72,18 @@ class Sandbox(Calls):
         """Opens a session: an interpreter that keeps its state from one call to the next.
 
         Args:
-            forkable: Whether it can be branched with ``Session.fork``.
+            forkable: Whether it can be branched with ``Session.fork``. Such a session is a little more restricted:
+                no shared memory, no signals (also to itself), no file locks.
 
         Raises:
+            ForkError: ``forkable``, and this tier or machine cannot do it safely; says why.
             SandboxBusyError: ``max_sessions`` are open.
             SandboxClosedError: The sandbox was closed.
             SandboxUnavailableError: The sandbox has to be started here (after a fork), and cannot run.
         """
         host = self._current_host()
+        if forkable and (obstacle := fork_obstacle(host.tier)):
+            raise ForkError(f"sessions cannot be forked here: {obstacle}")
         return Session(self, host, host.open_seat(forkable))
 
     async def asession(self, *, forkable: bool = False) -> Session:

@@ -22,10 +22,10 @@ PID_PLACEHOLDER = 0x5AFEB0C5
 _ALLOWED = """
     access alarm arch_prctl brk chdir clock_getres clock_gettime clock_nanosleep close close_range copy_file_range
     dup dup2 dup3 epoll_create epoll_create1 epoll_ctl epoll_pwait epoll_pwait2 epoll_wait eventfd eventfd2 exit
-    exit_group faccessat faccessat2 fadvise64 fchdir fdatasync fstat fstatfs fsync ftruncate futex futex_waitv getcpu
+    exit_group faccessat faccessat2 fadvise64 fchdir fdatasync fstat fstatfs fsync ftruncate futex_waitv getcpu
     getcwd getdents getdents64 getegid geteuid getgid getgroups getitimer getpgid getpgrp getpid getppid getpriority
     getrandom getresgid getresuid getrlimit getrusage getsid getsockname getsockopt gettid gettimeofday getuid
-    get_robust_list lseek lstat madvise membarrier mincore mmap mprotect mremap msync munmap nanosleep newfstatat
+    get_robust_list lseek lstat madvise membarrier mincore mprotect mremap msync munmap nanosleep newfstatat
     pause pipe pipe2 poll ppoll pread64 preadv preadv2 pselect6 pwrite64 pwritev pwritev2 read readlink readlinkat readv
     recvfrom recvmsg restart_syscall rseq rt_sigaction rt_sigpending rt_sigprocmask rt_sigreturn rt_sigsuspend
     rt_sigtimedwait sched_getaffinity sched_getparam sched_getscheduler sched_get_priority_max sched_get_priority_min
@@ -36,15 +36,18 @@ _ALLOWED = """
 
 # For a private writable folder (the jail's /tmp).
 _WRITABLE_FOLDER = """
-    chmod creat fallocate fchmod fchmodat fchmodat2 flock link linkat mkdir mkdirat rename renameat renameat2 rmdir
+    chmod creat fallocate fchmod fchmodat fchmodat2 link linkat mkdir mkdirat rename renameat renameat2 rmdir
     symlink symlinkat truncate unlink unlinkat utime utimensat utimes
 """.split()
+
+_LOCKS = ("flock",)
 
 # Absent rather than forbidden, so that the C library falls back to an older call that the filter can look into.
 _ABSENT = ("clone3", "openat2", "io_uring_setup")
 
 _O_ACCMODE, _O_TRUNC = 0o3, 0o1000
 _CLONE_THREAD = 0x00010000
+_BRANCH = 0x00008000 | 17  # CLONE_PARENT | SIGCHLD
 _CLONE_FORBIDDEN = 0x7E020000 | 0x80 | 0x2000 | 0x8000  # new namespaces (with time), CLONE_PTRACE, CLONE_PARENT
 _SOCK_TYPE_MASK, _AF_UNIX, _SOCK_STREAM = 0xF, 1, 1
 _FCNTL = {
@@ -57,9 +60,13 @@ _IOCTL = {
     "FIONCLEX": 0x5450, "FIOCLEX": 0x5451,
 }  # fmt: skip
 _PRCTL = {"PR_SET_NAME": 15, "PR_GET_NAME": 16}
+_PR_SET_PDEATHSIG, _SIGKILL = 1, 9
+_MAP_TYPE, _MAP_PRIVATE = 0xF, 2
+_FUTEX_PRIVATE, _FUTEX_WAIT, _FUTEX_WAIT_BITSET, _FUTEX_COMMAND = 128, 0, 9, 0x7F
 
 _EQ, _MASKED_EQ = 4, 7  # enum scmp_compare
 _ACT_ALLOW = 0x7FFF0000
+_ACT_NOTIFY = 0x7FC00000
 _ACT_ERRNO = 0x00050000
 _ATTR_ACT_BADARCH, _ATTR_OPTIMIZE = 2, 8
 _ACT_KILL_PROCESS = 0x80000000
@@ -90,15 +97,21 @@ class Policy:
 
     Attributes:
         writable_folder: Files may be made, changed and removed (where the mounts let them).
+        forkable: For a session that can be branched. Branches come into the world with the filter, the mappings and the
+            descriptors of their trunk: whatever would tie them together is denied, and so are signals, also to oneself,
+            since the filter cannot know whose pid is whose.
     """
 
     writable_folder: bool
+    forkable: bool = False
 
     def rules(self) -> list[tuple[str, tuple[_Arg, ...]]]:
         """Returns (system call, conditions); a call is allowed when all conditions of one of its rules hold."""
         rules: list[tuple[str, tuple[_Arg, ...]]] = [(name, ()) for name in _ALLOWED]
         if self.writable_folder:
             rules += [(name, ()) for name in _WRITABLE_FOLDER]
+        if self.writable_folder and not self.forkable:
+            rules += [(name, ()) for name in _LOCKS]
             rules += [("fcntl", (_low(1, value),)) for value in _FCNTL_LOCKS.values()]
         # O_TRUNC with O_RDONLY truncates a file that one may only read, unseen by Landlock before ABI 3.
         for name, flags in (("open", 1), ("openat", 2)):
@@ -112,9 +125,22 @@ class Policy:
         rules.append(("sendto", (_is(4, 0),)))  # no destination: only on a connected socket
         # A datagram socket pair could still send to any unix socket by path.
         rules.append(("socketpair", (_low(0, _AF_UNIX), _bits(1, _SOCK_TYPE_MASK, _SOCK_STREAM))))
-        signals = ("kill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo")
-        rules += [(name, (_low(0, PID_PLACEHOLDER),)) for name in signals]  # only to itself
+        if not self.forkable:
+            signals = ("kill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo")
+            rules += [(name, (_low(0, PID_PLACEHOLDER),)) for name in signals]  # only to itself
+            return [*rules, ("mmap", ()), ("futex", ())]
+        rules.append(("mmap", (_bits(3, _MAP_TYPE, _MAP_PRIVATE),)))
+        # On a page of a file both have mapped, one could wake the other. pthread_join only waits there.
+        rules.append(("futex", (_bits(1, _FUTEX_PRIVATE, _FUTEX_PRIVATE),)))
+        for command in (_FUTEX_WAIT, _FUTEX_WAIT_BITSET):
+            rules.append(("futex", (_bits(1, _FUTEX_COMMAND | _FUTEX_PRIVATE, command),)))
         return rules
+
+    def notified(self) -> list[tuple[str, tuple[_Arg, ...]]]:
+        """Returns the calls that wait for the host's word; see ``branching``."""
+        if not self.forkable:
+            return []
+        return [("clone", (_is(0, _BRANCH),)), ("prctl", (_is(0, _PR_SET_PDEATHSIG), _is(1, _SIGKILL)))]
 
 
 @cache
@@ -137,6 +163,11 @@ def _library() -> ctypes.CDLL:
     return library
 
 
+def number_of(name: str) -> int:
+    """Returns the number of a system call on this machine's architecture."""
+    return int(_library().seccomp_syscall_resolve_name(name.encode()))
+
+
 @cache
 def compile_policy(policy: Policy) -> bytes:
     """Compiles a policy to BPF for this machine's architecture.
@@ -155,6 +186,8 @@ def compile_policy(policy: Policy) -> bytes:
             _add(library, context, _ACT_ERRNO | errno.ENOSYS, name, ())
         for name, conditions in policy.rules():
             _add(library, context, _ACT_ALLOW, name, conditions)
+        for name, conditions in policy.notified():
+            _add(library, context, _ACT_NOTIFY, name, conditions)
         fd = os.memfd_create("seccomp")
         try:
             status = library.seccomp_export_bpf(context, fd)

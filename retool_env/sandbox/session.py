@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import weakref
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
-from retool_env.errors import SandboxClosedError
+from retool_env.errors import ForkError, SandboxClosedError
+from retool_env.sandbox.api import ExecutionStatus
 from retool_env.sandbox.calls import Calls
-from retool_env.sandbox.execution import Job, Seat
+from retool_env.sandbox.execution import Job, Outcome, Seat
 
 if TYPE_CHECKING:
     from retool_env.sandbox.host import Host
@@ -63,6 +65,52 @@ class Session(Calls):
         if self._host is not self._sandbox._host and not self._seat.lost:
             return "its sandbox was closed, or this process was forked from the one that made it"
         return self._seat.lost
+
+    def fork(self) -> Session:
+        """Branches it: a second session with the same state, which goes its own way from here.
+
+        For a session opened with ``forkable=True``. It waits for the calls before it. After the first fork the files in
+        the working folder (nsjail tier) can be read by all branches, and written by none.
+
+        Raises:
+            ForkError: This session is not forkable, is lost, or has something open that trunk and branch would have in
+                common: a thread that runs, a file, pipe or socket.
+            SandboxBusyError: ``max_sessions`` are open.
+            SandboxClosedError: The session or its sandbox is closed.
+        """
+        host, job = self._fork_job()
+        host.submit(job)
+        return self._branch(job, job.future.result())
+
+    async def afork(self) -> Session:
+        """Does the same as ``fork`` without blocking the event loop."""
+        host, job = self._fork_job()
+        host.submit(job)
+        future = asyncio.wrap_future(job.future)
+        try:
+            return self._branch(job, await asyncio.shield(future))
+        except asyncio.CancelledError:
+            assert job.branch is not None
+            host.close_seat(job.branch)
+            raise
+
+    def _fork_job(self) -> tuple[Host, Job]:
+        if not self._seat.forkable:
+            raise ForkError("this session cannot be forked: open it with session(forkable=True)")
+        job = Job(b"", 0.0, False, 0, 0, seat=self._seat)
+        host = self._host_for(job)
+        if host is None:
+            raise ForkError(f"the session is lost: {self.lost}")
+        job.branch = host.open_seat(forkable=True, rest=False)
+        return host, job
+
+    def _branch(self, job: Job, outcome: Outcome) -> Session:
+        assert job.branch is not None
+        if outcome.status is not ExecutionStatus.OK:
+            self._host.close_seat(job.branch)
+            reason = outcome.stderr.decode("utf-8", "replace").strip() or "the sandbox failed"
+            raise ForkError(f"the session was not forked: {reason}")
+        return Session(self._sandbox, self._host, job.branch)
 
     def close(self) -> None:
         """Ends it. May be called twice."""

@@ -4,14 +4,17 @@ All three talk over SOCK_SEQPACKET sockets, so a message is never split or joine
 counted sequence of packets; a program comes in the packet of its header or, if it is long, in a memory file whose
 descriptor comes with it, so that the host never waits for a child to read.
 
-    host -> zygote   SPAWN (with the descriptor of a cgroup.procs file, where there are cgroups), QUIT
+    host -> zygote   SPAWN, SPAWN_FORKABLE (with the descriptor of a cgroup.procs file, where there are cgroups), QUIT,
+                     SEAL (with a descriptor of a folder), ADOPT (also with a cgroup.procs file)
     zygote -> host   READY (once, with a pidfd of the zygote),
                      LEARNER (with a pidfd of it), CHILD (control socket, stdout, stderr, pidfd),
-                     EXITED (wait status and resource usage)
+                     EXITED (wait status and resource usage), DONE (after SEAL and ADOPT, in their order)
     host -> child    WARM, at most once (copy memory and run typical programs in advance);
-                     then a program: once, or again and again in a session
-    child -> host    READY, once contained and before any program is there; WARM, when that is done; then
-                     CLAIM, for each program: its call number, exit code and exception class; untrusted
+                     then a program: once, or again and again in a session; FORK, in a session that is forkable
+    child -> host    READY, once contained and before any program is there (from a forkable one with the listener of its
+                     filter and its folder); WARM, when that is done; then
+                     CLAIM, for each program: its call number, exit code and exception class; untrusted;
+                     FORKED or FORK_FAILED, and READY from the branch
 """
 
 import fcntl
@@ -23,6 +26,13 @@ PACKET = 65536
 """Bytes a packet of a large body: well under the default socket buffer of 208 KiB."""
 
 SPAWN = b"s"
+SPAWN_FORKABLE = b"k"
+SEAL = b"e"
+ADOPT = b"a"
+DONE = b"o"
+FORK = b"b"
+FORKED = b"y"
+FORK_FAILED = b"n"
 QUIT = b"q"
 READY = b"r"
 LEARNER = b"l"
@@ -34,6 +44,9 @@ CLAIM = b"d"
 
 BODY = struct.Struct("!Q")  # length in bytes of the body that follows in packets
 CHILD_HEAD = struct.Struct("!cI")  # CHILD, pid in the zygote's pid namespace
+ADOPT_HEAD = struct.Struct("!cII")  # ADOPT, the family's and the branch's pid in the zygote's pid namespace
+DONE_HEAD = struct.Struct("!cI")  # DONE, error number or 0
+FORK_FAILED_HEAD = struct.Struct("!cI")  # FORK_FAILED, error number
 EXITED_HEAD = struct.Struct("!cIid")  # EXITED, pid, wait status, CPU seconds
 # Number of the call in its session, 0 for the one program of a fresh interpreter; seed, time limit in seconds, echo.
 RUN_HEAD = struct.Struct("!IQd?")

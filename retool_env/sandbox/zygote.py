@@ -5,6 +5,7 @@ its control socket ends, when it is told to, or when the owner's process ends (i
 forked worker of the owner may keep the socket open).
 """
 
+import contextlib
 import ctypes
 import fcntl
 import gc
@@ -46,13 +47,17 @@ class Zygote:
         self.owner = owner
         self.settings = settings
         self.pid = os.getpid()
-        self.children: dict[int, tuple[int, int]] = {}  # pidfd -> (pid, slot)
+        self.children: dict[int, tuple[int, int, int]] = {}  # pidfd -> (pid, slot, its family or 0)
+        self.families: dict[int, tuple[int, int]] = {}  # the first trunk's pid -> (slot, members)
         self.free_slots = list(range(settings["slots"], 0, -1))
         files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(files, 4096), files))
         self.null = os.open("/dev/null", os.O_RDWR)
         self.own_pidfd = os.pidfd_open(self.pid)
         self.program = bytes.fromhex(settings["seccomp"])
+        self.forkable_program = bytes.fromhex(settings["seccomp_forkable"])
+        self.numbers = settings["numbers"]
+        self.thread_id = kernel.find_own_thread_id()
         sys.meta_path.append(child.AllowedPackages(settings["modules"]))
         child.preload(settings["preload"])
         # Programs see an empty environment; the C library keeps the variables that tell a BLAS loaded later (scipy's)
@@ -69,6 +74,9 @@ class Zygote:
         address_space = struct.unpack("!Q", control.recv(64))[0]
         self.limits = [(getattr(resource, name), value) for name, value in settings["rlimits"].items()]
         self.limits.append((resource.RLIMIT_AS, address_space))
+        # Branches have the same user.
+        threads = {resource.RLIMIT_NPROC: settings["forkable_threads"]}
+        self.forkable_limits = [(limit, threads.get(limit, value)) for limit, value in self.limits]
         self.pages = self.learn()
 
     def learn(self) -> kernel.Pages:
@@ -108,9 +116,16 @@ class Zygote:
             for fd, _ in poll.poll():
                 if fd == self.control.fileno():
                     request, fds, _, _ = socket.recv_fds(self.control, 64, 1)
-                    if request != wire.SPAWN:
+                    if request in (wire.SPAWN, wire.SPAWN_FORKABLE):
+                        poll.register(self.spawn(fds, request == wire.SPAWN_FORKABLE), select.POLLIN)
+                    elif request == wire.SEAL:
+                        self.seal(fds)
+                    elif request[:1] == wire.ADOPT:
+                        pidfd = self.adopt(request, fds)
+                        if pidfd >= 0:
+                            poll.register(pidfd, select.POLLIN)
+                    else:
                         self.end()
-                    poll.register(self.spawn(fds), select.POLLIN)
                 elif fd == self.owner:
                     self.end()
                 else:
@@ -121,15 +136,53 @@ class Zygote:
         """Kills all children and exits. In the jail the kernel would do it too: this process is its init."""
         for pidfd in self.children:
             signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-        for pid, _ in self.children.values():  # or they would be left as zombies to an init that may not reap
-            os.waitpid(pid, 0)
-        os._exit(0)
+        for family in self.families:
+            _kill_group(family)
+        try:
+            while True:  # or they would be left as zombies to an init that may not reap
+                os.waitpid(-1, 0)
+        except ChildProcessError:
+            os._exit(0)
 
-    def spawn(self, fds: list[int]) -> int:
+    def seal(self, fds: list[int]) -> None:
+        """Makes the folder of a family read-only."""
+        error = 0
+        try:
+            kernel.make_read_only(fds[0])
+        except OSError as failure:
+            error = failure.errno or 1
+        for fd in fds:
+            os.close(fd)
+        self.tell(wire.DONE_HEAD.pack(wire.DONE, error))
+
+    def adopt(self, request: bytes, fds: list[int]) -> int:
+        """Watches over a branch of a child, and puts it in a cgroup of its own; returns its pidfd, or -1.
+
+        It is a child of this process already, since its trunk was.
+        """
+        _, family, pid = wire.ADOPT_HEAD.unpack(request)
+        pidfd, error = -1, 0
+        try:
+            slot, members = self.families[family]
+            pidfd = os.pidfd_open(pid)
+            self.families[family] = (slot, members + 1)
+            self.children[pidfd] = (pid, slot, family)
+            for fd in fds:
+                os.write(fd, b"%d" % pid)
+        except (OSError, KeyError) as failure:
+            error = getattr(failure, "errno", 1) or 1
+        for fd in fds:
+            os.close(fd)
+        self.tell(wire.DONE_HEAD.pack(wire.DONE, error))
+        return pidfd
+
+    def spawn(self, fds: list[int], forkable: bool) -> int:
         """Forks a child, tells the host, and returns the child's pidfd.
 
         Args:
             fds: The ``cgroup.procs`` file of the child's memory cgroup, or nothing.
+            forkable: Whether it can be branched. It has no pid namespace of its own then: the kernel does not let a
+                namespace's init have siblings.
         """
         slot = self.free_slots.pop()
         here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -138,15 +191,18 @@ class Zygote:
         if self.settings["namespaces"]:
             # Back to our own pid namespace first: a second unshare from an already unshared one is refused.
             kernel.setns(self.own_pidfd, kernel.CLONE_NEWPID)
-            kernel.unshare(kernel.CLONE_NEWPID)
+            if not forkable:
+                kernel.unshare(kernel.CLONE_NEWPID)
         pid = kernel.fork()
         if pid == 0:
-            self.become_child(slot, fds, there.detach(), out_write, err_write)
+            self.become_child(slot, fds, there.detach(), out_write, err_write, forkable)
         pidfd = os.pidfd_open(pid)
         there.close()
         for fd in (out_write, err_write, *fds):
             os.close(fd)
-        self.children[pidfd] = (pid, slot)
+        self.children[pidfd] = (pid, slot, pid if forkable else 0)
+        if forkable:
+            self.families[pid] = (slot, 1)
         self.tell(wire.CHILD_HEAD.pack(wire.CHILD, pid), here.fileno(), out_read, err_read, pidfd)
         here.close()
         os.close(out_read)
@@ -162,13 +218,25 @@ class Zygote:
 
     def reap(self, pidfd: int) -> None:
         """Collects an ended child and tells the host how it ended."""
-        pid, slot = self.children.pop(pidfd)
+        pid, slot, family = self.children.pop(pidfd)
+        members = self.families[family][1] - 1 if family else 0
+        if family and not members:
+            # Before it is reaped, its number is nobody else's: a process that never came forward as a branch goes now.
+            _kill_group(family)
         _, status, usage = os.wait4(pid, 0)
         os.close(pidfd)
-        self.free_slots.append(slot)
+        if members:
+            self.families[family] = (slot, members)
+        else:
+            if family:
+                del self.families[family]
+                _reap_group(family)
+            self.free_slots.append(slot)
         self.tell(wire.EXITED_HEAD.pack(wire.EXITED, pid, status, usage.ru_utime + usage.ru_stime))
 
-    def become_child(self, slot: int, cgroup: list[int], control_fd: int, out_fd: int, err_fd: int) -> NoReturn:
+    def become_child(
+        self, slot: int, cgroup: list[int], control_fd: int, out_fd: int, err_fd: int, forkable: bool
+    ) -> NoReturn:
         """Turns the forked process into a contained child. Does not return."""
         try:
             for fd in cgroup:
@@ -180,28 +248,40 @@ class Zygote:
             for target, fd in enumerate(high):
                 os.dup2(fd, target, inheritable=False)
             os.closerange(len(high), 4096)
-            self.contain(slot, ruleset=4 if self.ruleset >= 0 else -1)
-            child.serve(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, fileno=3), self.pages)
+            fds = self.contain(slot, 4 if self.ruleset >= 0 else -1, forkable)
+            control = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, fileno=3)
+            child.serve(control, self.pages, fds, self.branch if forkable else None)
         except BaseException as error:  # no half-contained child may run code, and the host must learn of it
             os.write(2, f"{type(error).__name__}: {error}".encode("utf-8", "replace"))
         finally:
             _exit(97)
 
-    def contain(self, slot: int, ruleset: int) -> None:
-        """Gives up all that the program must not have. The order matters: each step needs what later ones take."""
+    def branch(self) -> int:
+        """In a forkable child: makes a branch of it, with the host's leave."""
+        return kernel.branch(self.numbers["clone"], self.numbers["rt_sigprocmask"], self.thread_id)
+
+    def contain(self, slot: int, ruleset: int, forkable: bool) -> tuple[int, ...]:
+        """Gives up all that the program must not have. The order matters: each step needs what later ones take.
+
+        Returns:
+            For the host: the listener of a forkable child's filter and its writable folder, if it has one.
+        """
         settings = self.settings
+        folder: tuple[int, ...] = ()
         uid = settings["uid_base"] + slot if settings["uid_base"] else None
         if settings["namespaces"]:
             kernel.unshare(kernel.CLONE_NEWNS)
             kernel.mount_tmpfs("/tmp", settings["tmp_mb"], settings["tmp_inodes"], 0 if uid is None else uid)
             os.chdir("/tmp")
+            if forkable:
+                folder = (os.open("/tmp", os.O_PATH),)
         else:
             kernel.die_with_parent()
             if os.getppid() != self.pid:
                 os._exit(98)
             os.chdir("/")
         os.setsid()  # signals to "our process group" reach nobody else
-        for limit, value in self.limits:
+        for limit, value in self.forkable_limits if forkable else self.limits:
             resource.setrlimit(limit, (value, value))
         keep = (kernel.CAP_DAC_READ_SEARCH,) if settings["keep_read_cap"] else ()
         if uid is not None:
@@ -222,9 +302,23 @@ class Zygote:
             os.close(ruleset)
         # The filter names this process's own pid by a placeholder, so that it may signal only itself.
         if not self.program:  # tier "none", asked for by name
-            return
+            return ()
+        if forkable:
+            return (kernel.load_seccomp_listening(self.forkable_program, self.numbers["seccomp"]), *folder)
         marker, own = struct.pack("=I", settings["pid_placeholder"]), struct.pack("=I", os.getpid())
         kernel.load_seccomp(self.program.replace(marker, own))
+        return ()
+
+
+def _kill_group(group: int) -> None:
+    with contextlib.suppress(ProcessLookupError):  # its first member never came so far as to lead it
+        os.killpg(group, signal.SIGKILL)
+
+
+def _reap_group(group: int) -> None:
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            os.waitpid(-group, 0)
 
 
 def send_with_fds(sock: socket.socket, data: bytes, fds: tuple[int, ...]) -> None:

@@ -145,6 +145,38 @@ def test_describe(execution, shown):
     assert describe(execution, timeout_s=5.0, memory_mb=256) == shown
 
 
+RESTARTED = "[the interpreter was restarted: everything defined before is lost]"
+
+
+@pytest.mark.parametrize(
+    ("execution", "shown"),
+    [
+        (result("timeout", stdout="1"), f"1\n[the code exceeded the limit of 5 s and was stopped]\n{RESTARTED}"),
+        (result("killed", error_class="SIGSEGV"), f"[the code was killed by SIGSEGV]\n{RESTARTED}"),
+        (result(stdout="bye\n"), f"bye\n{RESTARTED}"),
+        (result(), RESTARTED),
+        (
+            result("killed", error_class="SessionLost", stderr="SessionLost: it was killed; start a new session\n"),
+            f"[the code was not run: the interpreter had ended after the code before it]\n{RESTARTED}",
+        ),
+    ],
+)
+def test_a_restart_is_told_last(execution, shown):
+    assert describe(execution, timeout_s=5.0, memory_mb=256, restarted=True) == shown
+
+
+def test_what_the_code_claims_is_not_taken_for_a_lost_session():
+    claimed = result("error", error_class="SessionLost", stderr="SessionLost: by me\n")
+    assert describe(claimed, timeout_s=5.0, memory_mb=256) == "SessionLost: by me\n"
+
+
+def test_a_restart_survives_clipping():
+    limits = dataclasses.replace(LIMITS, max_observation_chars=300)
+    text = render(result("timeout", stdout="x" * 10_000), limits, TAGS, restarted=True)
+    assert len(text) <= 300
+    assert text.endswith(f"[the code exceeded the limit of 5 s and was stopped]\n{RESTARTED}")
+
+
 def test_every_status_has_words():
     for status in ExecutionStatus:
         text = describe(result(status, stdout="", stderr=""), 2.5, 64)
