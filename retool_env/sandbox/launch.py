@@ -223,6 +223,8 @@ def _above_stdio(end: socket.socket) -> socket.socket:
 
 _JAIL_UID_BASE = 1000
 _THREADS = 64
+_BRANCHES = 256
+"""Processes that a forkable session and its branches, which share a user id, may have beside their threads."""
 
 
 @cache
@@ -262,7 +264,7 @@ def _settings(
         if fork_obstacle(tier)
         else seccomp.compile_policy(seccomp.Policy(writable_folder=in_jail, forkable=True)).hex(),
         "numbers": {name: seccomp.number_of(name) for name in ("clone", "rt_sigprocmask", "seccomp")},
-        "forkable_threads": _rlimits(config, threads)["RLIMIT_NPROC"] + plan.slots,
+        "forkable_threads": threads + _BRANCHES,
         "landlock_abi": landlock.usable_abi() if tier == "landlock" else 0,
         "landlock_rules": landlock.rules(world) if tier == "landlock" else [],
         "rlimits": _rlimits(config, threads),

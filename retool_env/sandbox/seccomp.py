@@ -40,8 +40,6 @@ _WRITABLE_FOLDER = """
     symlink symlinkat truncate unlink unlinkat utime utimensat utimes
 """.split()
 
-_LOCKS = ("flock",)
-
 # Absent rather than forbidden, so that the C library falls back to an older call that the filter can look into.
 _ABSENT = ("clone3", "openat2", "io_uring_setup")
 
@@ -53,8 +51,9 @@ _SOCK_TYPE_MASK, _AF_UNIX, _SOCK_STREAM = 0xF, 1, 1
 _FCNTL = {
     "F_DUPFD": 0, "F_GETFD": 1, "F_SETFD": 2, "F_GETFL": 3, "F_SETFL": 4, "F_DUPFD_CLOEXEC": 1030, "F_GETPIPE_SZ": 1032,
 }  # fmt: skip
-# Locks on files that one may only read would be a channel between programs.
-_FCNTL_LOCKS = {"F_GETLK": 5, "F_SETLK": 6, "F_SETLKW": 7, "F_OFD_GETLK": 36, "F_OFD_SETLK": 37, "F_OFD_SETLKW": 38}
+# For a private writable folder, where sqlite needs them. A lock on a file that all may read would be a channel between
+# programs; to see another's shared lock takes one of the questions (F_GETLK, F_OFD_GETLK), or flock: not allowed.
+_FCNTL_LOCKS = {"F_SETLK": 6, "F_SETLKW": 7, "F_OFD_SETLK": 37, "F_OFD_SETLKW": 38}
 _IOCTL = {
     "TCGETS": 0x5401, "TIOCGWINSZ": 0x5413, "FIONREAD": 0x541B, "FIONBIO": 0x5421,
     "FIONCLEX": 0x5450, "FIOCLEX": 0x5451,
@@ -111,7 +110,6 @@ class Policy:
         if self.writable_folder:
             rules += [(name, ()) for name in _WRITABLE_FOLDER]
         if self.writable_folder and not self.forkable:
-            rules += [(name, ()) for name in _LOCKS]
             rules += [("fcntl", (_low(1, value),)) for value in _FCNTL_LOCKS.values()]
         # O_TRUNC with O_RDONLY truncates a file that one may only read, unseen by Landlock before ABI 3.
         for name, flags in (("open", 1), ("openat", 2)):
@@ -125,15 +123,16 @@ class Policy:
         rules.append(("sendto", (_is(4, 0),)))  # no destination: only on a connected socket
         # A datagram socket pair could still send to any unix socket by path.
         rules.append(("socketpair", (_low(0, _AF_UNIX), _bits(1, _SOCK_TYPE_MASK, _SOCK_STREAM))))
-        if not self.forkable:
-            signals = ("kill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo")
-            rules += [(name, (_low(0, PID_PLACEHOLDER),)) for name in signals]  # only to itself
-            return [*rules, ("mmap", ()), ("futex", ())]
-        rules.append(("mmap", (_bits(3, _MAP_TYPE, _MAP_PRIVATE),)))
-        # On a page of a file both have mapped, one could wake the other. pthread_join only waits there.
+        # On a page of a file that two programs have mapped, one could wake the other. pthread_join only waits there.
         rules.append(("futex", (_bits(1, _FUTEX_PRIVATE, _FUTEX_PRIVATE),)))
         for command in (_FUTEX_WAIT, _FUTEX_WAIT_BITSET):
             rules.append(("futex", (_bits(1, _FUTEX_COMMAND | _FUTEX_PRIVATE, command),)))
+        if self.forkable:
+            rules.append(("mmap", (_bits(3, _MAP_TYPE, _MAP_PRIVATE),)))
+        else:
+            signals = ("kill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo")
+            rules += [(name, (_low(0, PID_PLACEHOLDER),)) for name in signals]  # only to itself
+            rules.append(("mmap", ()))
         return rules
 
     def notified(self) -> list[tuple[str, tuple[_Arg, ...]]]:
