@@ -94,7 +94,7 @@ np.arange(6).reshape(2, 3).sum(axis=0).mean(), np.sort(np.array([3, 1, 2])), np.
 """,
     "sympy": """
 import sympy as sp
-a, n = sp.symbols('a'), sp.symbols('n', integer=True)
+a, n = sp.symbols(name), sp.symbols('n', integer=True)
 for e in (sp.expand((2*a - 3)**4), sp.factor(a**3 - 8), sp.integrate(a*sp.exp(a), a), sp.diff(sp.sin(a)**2, a)):
     str(e)
 for e in (2*a**2 - 7*a + 3, a**3 - 2*a - 4, sp.Eq(3*a, 7)):
@@ -105,16 +105,17 @@ str(sp.Sum(n**2, (n, 1, 9)).doit()), sp.Matrix([[2, 1], [1, 3]]).inv(), str(sp.l
 str(sp.solve([a + n - 5, a - n - 1], [a, n])), sp.sympify('a**2 + 1'), sp.series(sp.exp(a), a, 0, 4)
 """,
 }
-_ROUNDS = 8
-"""CPython specialises bytecode as it runs; after this many rounds it has settled."""
+_USUAL_NAMES = ("t", "m", "k", "c", "b", "a", "y", "x")
+"""One for each round: sympy keeps what it finds out about a symbol, the latest longest. CPython specialises bytecode as
+it runs; after this many rounds it has settled."""
 
 
 def warm_up() -> None:
     """Does in the zygote what programs often do, so that no program has to pay for the first time."""
-    for _ in range(_ROUNDS):
+    for symbol in _USUAL_NAMES:
         for name, source in _WARM_UP.items():
             if name in sys.modules:
-                exec(compile(source, FILENAME, "exec"), {"__name__": "__main__"})
+                exec(compile(source, FILENAME, "exec"), {"__name__": "__main__", "name": symbol})
         source = "print(1)\ntry:\n    1/0\nexcept ZeroDivisionError as e:\n    f'{e!r}'"
         run(source, True, io.StringIO(), _new_main(), FILENAME)
 
@@ -141,53 +142,73 @@ except ZeroDivisionError as e:
         "numpy",
         """
 import numpy as np
-m = np.array([[2.0, 1.0], [1.0, 5.0]])
-print(np.linalg.eigvals(m), m.sum())
+m = np.array([[2, 1, 0], [1, 5, -2], [7, 1, 3]])
+print(np.linalg.eigvals(m), m.sum(), np.linalg.det(m), np.linalg.inv(m) @ m, np.linalg.solve(m, [1, 2, 3]))
+print(np.arange(4).reshape(2, 2) * 0.5, np.mean([1, 2, 4]), np.sqrt(2.0))
 """,
     ),
     (
         "sympy",
         """
 import sympy as sp
-b = sp.symbols('b')
-print(sp.expand((b + 2)**3), sp.solve(b**2 - 9*b + 14, b), sp.Rational(1, 3))
+x = sp.symbols('x')
+print(sp.expand((x + 2)**3), sp.solve(x**2 - 9*x + 14, x), sp.Rational(1, 3))
 """,
     ),
 )
-"""Few and ordinary: what they touch is copied for every child that waits."""
+"""Few and ordinary: each child that waits runs them."""
+
+LEARNT_ONLY = (
+    (
+        "sympy",
+        """
+import sympy as sp
+x, y = sp.symbols('x y')
+print(sp.factor(x**2 - 9), sp.simplify((x**2 - 1)/(x - 1)), sp.solve(sp.Eq(2*x + 1, 7), x))
+print(sp.solve([sp.Eq(x + y, 5), sp.Eq(x - y, 1)], [x, y]), sp.integrate(x**2, (x, 0, 1)))
+print(sp.diff(x**3, x), sp.sqrt(8), sp.factorint(36))
+""",
+    ),
+)
+"""Run by a learner only: a child that waits copies the memory they write to, which takes a fraction of the time."""
 
 
-def rehearse() -> None:
+def rehearse(more: tuple[tuple[str, str], ...] = ()) -> None:
     """Runs typical programs, their output going nowhere, so that the memory they use is there and our own.
 
     A program that follows finds an interpreter like any other: modules were all imported before, ``random`` is seeded
     again, ``__main__`` is made anew.
     """
     gc.enable()
-    _seed(1)
+    before = sys.stdout, sys.stderr
     files = [io.TextIOWrapper(io.BufferedWriter(io.BytesIO()), encoding="utf-8") for _ in range(2)]
     sys.stdout, sys.stderr = files
-    for name, source in _TYPICAL:
+    for name, source in (*_TYPICAL, *more):
         if name in sys.modules:
             run(source, True, files[1], _new_main(), FILENAME)
             _finish(files[1])
     for file in files:
         file.flush()
-    gc.collect()
-    gc.freeze()
+    sys.stdout, sys.stderr = before
 
 
 def serve(
-    control: socket.socket, pages: kernel.Pages, fds: tuple[int, ...] = (), branch: Callable[[], int] | None = None
+    control: socket.socket,
+    pages: kernel.Pages,
+    interpreter: "Interpreter",
+    fds: tuple[int, ...] = (),
+    branch: Callable[[], int] | None = None,
 ) -> NoReturn:
     """Says that it is ready, runs what comes, reports, and waits to be killed. Does not return.
 
     Args:
         control: The socket to the host.
         pages: What to copy in advance if the host says so.
+        interpreter: What programs run in, as the zygote has made it.
         fds: Sent with READY and closed.
         branch: Makes a branch of this process, where it is forkable; returns 0 in the branch.
     """
+    interpreter.move_in()
     if fds:
         socket.send_fds(control, [wire.READY], fds)
         for fd in fds:
@@ -198,9 +219,11 @@ def serve(
     if packet == wire.WARM:
         kernel.populate(pages)
         rehearse()
+        interpreter.rehearse()
+        gc.collect()
+        gc.freeze()
         control.send(wire.WARM)
         packet, file = wire.recv_packet(control)
-    interpreter = Interpreter()
     while True:
         if packet == wire.FORK and branch is not None:
             control.send(interpreter.fork(branch))
@@ -221,14 +244,40 @@ def serve(
 
 
 class Interpreter:
-    """The state that a program finds: one program's, or a session's."""
+    """The state that a program finds: one program's, or a session's.
 
-    def __init__(self) -> None:
+    Made in the zygote, so that a child has it without making it: on the way of a program, cold, each line counts.
+    """
+
+    def __init__(self, seed: int) -> None:
         self.started = False
+        self.seed = seed
         self.main = ModuleType("__main__")
-        self.out: IO[str]
-        self.err: IO[str]
+        self.stdin = io.TextIOWrapper(io.FileIO(0, closefd=False), encoding="utf-8")
+        self.out: IO[str] = _pipe_file(1, "strict")
+        self.err: IO[str] = _pipe_file(2, "backslashreplace")
         self.timer: kernel.Timer | None = None
+        _flush_on_signal(self.out)
+        _seed(seed)
+
+    def move_in(self) -> None:
+        """Does in the child, before there is a program, what cannot be done in the zygote."""
+        sys.stdin, sys.stdout, sys.stderr = self.stdin, self.out, self.err
+        self._make_timer()
+        # What the zygote has made since it froze: else the first collection would go through it, in each child.
+        gc.freeze()
+        gc.enable()
+
+    def _make_timer(self) -> None:
+        with contextlib.suppress(OSError, AttributeError):  # no timers: a time-out shows what was flushed by then
+            self.timer = kernel.make_timer(signal.SIGRTMAX)
+
+    def rehearse(self) -> None:
+        """Uses what ``_start`` and ``_arm`` use, and seeds again: typical programs have run."""
+        resource.setrlimit(resource.RLIMIT_CPU, resource.getrlimit(resource.RLIMIT_CPU))
+        self._arm(3600.0, 3600.0)
+        self._arm(0, 0)
+        _seed(self.seed)
 
     def run(self, packet: bytes, file: int, call: int, seed: int, limit_s: float, echo: bool) -> tuple[int, str]:
         """Runs a program; returns its exit code and the class name of what ended it, or an empty string."""
@@ -259,8 +308,7 @@ class Interpreter:
         except OSError as error:
             return wire.FORK_FAILED_HEAD.pack(wire.FORK_FAILED, error.errno or 0)
         _main_thread._set_native_id()  # type: ignore[attr-defined]
-        if self.started:
-            self.timer = _flusher(self.out)  # a branch does not inherit timers
+        self._make_timer()  # a branch does not inherit timers
         return wire.READY
 
     def _flush(self) -> None:
@@ -274,14 +322,10 @@ class Interpreter:
         self.started = True
         if not call:  # a session's CPU time is the host's to limit, call by call: the kernel only knows a total
             _limit_cpu(limit_s)
-        gc.enable()
-        _seed(seed)
+        if seed != self.seed:
+            _seed(seed)
         self.main.__dict__["__builtins__"] = builtins
         sys.modules["__main__"] = self.main
-        sys.stdin = io.TextIOWrapper(io.FileIO(0, closefd=False), encoding="utf-8")
-        sys.stdout = self.out = _text_file(1, "strict")
-        sys.stderr = self.err = _text_file(2, "backslashreplace")
-        self.timer = _flusher(self.out)
 
     def _arm(self, first_s: float, interval_s: float) -> None:
         if self.timer is not None:
@@ -382,6 +426,18 @@ def _keep_own_frames(report: traceback.TracebackException | None, seen: set[int]
         _keep_own_frames(other, seen)
 
 
+def _pipe_file(fd: int, errors: str) -> io.TextIOWrapper:
+    """Makes the text file of a descriptor that is going to be a pipe: files ask theirs whether it can be rewound."""
+    before, pipe = os.dup(fd), os.pipe()
+    os.dup2(pipe[1], fd)
+    try:
+        return _text_file(fd, errors)
+    finally:
+        os.dup2(before, fd)
+        for other in (before, *pipe):
+            os.close(other)
+
+
 def _text_file(fd: int, errors: str) -> io.TextIOWrapper:
     return io.TextIOWrapper(io.BufferedWriter(io.FileIO(fd, "w", closefd=False)), encoding="utf-8", errors=errors)
 
@@ -399,8 +455,8 @@ def _seed(seed: int) -> None:
         sys.modules["numpy.random"].seed(seed & 0xFFFFFFFF)
 
 
-def _flusher(out: IO[str]) -> kernel.Timer | None:
-    """Makes a timer that writes buffered output, so that a time-out shows what was printed so far.
+def _flush_on_signal(out: IO[str]) -> None:
+    """Has a signal write buffered output: a timer sends it, so that a time-out shows what was printed so far.
 
     Writing each line at once would do it too, at the price of a wake-up of the host for every line.
     """
@@ -413,7 +469,3 @@ def _flusher(out: IO[str]) -> kernel.Timer | None:
 
     # Not SIGALRM: that one belongs to the program.
     signal.signal(signal.SIGRTMAX, flush)
-    try:
-        return kernel.make_timer(signal.SIGRTMAX)
-    except (OSError, AttributeError):  # no timers: a time-out shows what was flushed by then
-        return None

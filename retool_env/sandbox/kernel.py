@@ -114,6 +114,15 @@ def populate(pages: Pages) -> None:
         madvise(address, size, _MADV_POPULATE_WRITE)
 
 
+_MADV_COLLAPSE = 25
+
+
+def collapse(areas: Pages) -> None:
+    """Has huge pages take the place of small ones, if the kernel has some to spare. Needs Linux 6.1."""
+    for address, size in areas:
+        libc.madvise(address, size, _MADV_COLLAPSE)
+
+
 _fork = ctypes.PyDLL(None).fork
 
 

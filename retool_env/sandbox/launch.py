@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from retool_env.errors import SandboxUnavailableError
+from retool_env.errors import ConfigurationError, SandboxUnavailableError
 from retool_env.sandbox import branching, cgroups, inventory, landlock, learning, nsjail, privileges, seccomp, wire
 from retool_env.sandbox.config import SandboxConfig
 
@@ -247,6 +247,8 @@ def _settings(
     in_jail = tier == "nsjail"
     preload = config.preload if config.preload is not None else inventory.default_preload(world)
     inventory.check_preload(preload, world)
+    if config.immortal and not world.version.startswith(("3.12.", "3.13.")):
+        raise ConfigurationError(f"immortal: works with Python 3.12 and 3.13 only, this one is {world.version}")
     threads = _THREADS if uids is not None else rights.tasks_of_user() + _THREADS
     return {
         "slots": plan.slots,
@@ -258,6 +260,7 @@ def _settings(
         "modules": nsjail.jail_modules(world) if in_jail else world.modules,
         "preload": LIGHT_PRELOAD if plan.light else preload,
         "immortal": config.immortal,
+        "seed": config.seed,
         "pid_placeholder": seccomp.PID_PLACEHOLDER,
         "seccomp": "" if tier == "none" else seccomp.compile_policy(seccomp.Policy(writable_folder=in_jail)).hex(),
         "seccomp_forkable": ""
@@ -309,7 +312,7 @@ def _rlimits(config: SandboxConfig, threads: int) -> dict[str, int]:
 
 
 def _send_start(control: socket.socket, owner: int, settings: dict[str, Any]) -> None:
-    names = ("wire", "kernel", "child", "zygote")
+    names = ("wire", "kernel", "immortal", "child", "zygote")
     sources = {name: (_HERE / f"{name}.py").read_text("utf-8") for name in names}
     payload = json.dumps({"sources": sources, "settings": settings}).encode()
     control.settimeout(_START_LIMIT_S)
@@ -344,6 +347,7 @@ def _handshake(zygote: ZygoteProcess, plan: Plan) -> None:
     # Where the kernel counts real use, address space may be larger: its verdict, not a failed mmap, decides.
     spare = plan.config.memory_mb * (4 if zygote.memory is not None else 1)
     zygote.control.send(struct.pack("!Q", size + spare * _MIB))
+    _send_ranges(zygote, learning.huge_areas(zygote.pid))
     _teach(zygote)
     zygote.control.settimeout(None)
 

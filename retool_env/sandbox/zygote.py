@@ -18,7 +18,7 @@ import struct
 import sys
 from typing import Any, NoReturn
 
-from retool_env.sandbox import child, kernel, wire
+from retool_env.sandbox import child, immortal, kernel, wire
 
 
 def main(control: socket.socket, owner: int, settings: dict[str, Any]) -> None:
@@ -66,8 +66,13 @@ class Zygote:
         self.ruleset = -1
         if settings["landlock_abi"]:
             self.ruleset = kernel.landlock_ruleset(settings["landlock_abi"], settings["landlock_rules"])
+        self.interpreter = child.Interpreter(settings["seed"])
         gc.collect()
         gc.disable()
+        if settings["immortal"]:
+            if not immortal.supported():
+                raise RuntimeError("immortal=True: this build of Python is not one of those it works with")
+            immortal.immortalize()
         gc.freeze()
         send_with_fds(control, wire.READY, (self.own_pidfd,))
         # The host reads this process's size from outside: the jail has no /proc.
@@ -77,6 +82,7 @@ class Zygote:
         # Branches have the same user.
         threads = {resource.RLIMIT_NPROC: settings["forkable_threads"]}
         self.forkable_limits = [(limit, threads.get(limit, value)) for limit, value in self.limits]
+        kernel.collapse(self.recv_pages())
         self.pages = self.learn()
 
     def learn(self) -> kernel.Pages:
@@ -86,7 +92,7 @@ class Zygote:
             pid = kernel.fork()
             if pid == 0:
                 if level > 0:
-                    child.rehearse()
+                    child.rehearse(child.LEARNT_ONLY)
                 os.write(ready_write, b"x")
                 signal.pause()
             os.close(ready_write)
@@ -250,7 +256,7 @@ class Zygote:
             os.closerange(len(high), 4096)
             fds = self.contain(slot, 4 if self.ruleset >= 0 else -1, forkable)
             control = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, fileno=3)
-            child.serve(control, self.pages, fds, self.branch if forkable else None)
+            child.serve(control, self.pages, self.interpreter, fds, self.branch if forkable else None)
         except BaseException as error:  # no half-contained child may run code, and the host must learn of it
             os.write(2, f"{type(error).__name__}: {error}".encode("utf-8", "replace"))
         finally:
