@@ -1,17 +1,19 @@
 # retool_env: what a developer or a curious visitor does most. `make help` lists it.
 #
 # PYTHON=/path/to/python3.12 picks the interpreter; VENV=folder puts the virtual environment elsewhere.
-# PYTEST_ARGS="-k reward" is handed to pytest; DEMO_ARGS="-n 8 --protocol tool_calls" to `retool demo`.
+# PYTEST_ARGS="-k reward" is handed to pytest; DEMO_ARGS="-n 8 --protocol tool_calls" to `retool demo`;
+# BENCH_ARGS="--only latency" to benchmarks/sandbox.py.
 
 SHELL := /bin/bash
 VENV ?= .venv
 PYTHON ?=
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
+BENCH_ARGS ?=
 SETUP := scripts/setup.sh "$(VENV)"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo doctor test lint format clean
+.PHONY: help demo doctor test bench lint format clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
@@ -28,6 +30,10 @@ doctor:  ## say which sandbox tier this machine can run, and what a better one n
 test:  ## run the whole core test suite
 	@$(SETUP) test "$(PYTHON)"
 	@"$(VENV)/bin/pytest" $(PYTEST_ARGS)
+
+bench:  ## measure the sandbox beside its targets: tables, runs/bench/sandbox.json and .png (five minutes, all cores)
+	@$(SETUP) bench "$(PYTHON)"
+	@"$(VENV)/bin/python" benchmarks/sandbox.py $(BENCH_ARGS)
 
 lint:  ## ruff (lint and format) and mypy, as CI runs them
 	@$(SETUP) dev "$(PYTHON)"

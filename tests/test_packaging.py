@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-EXTRAS = {"multiagent", "data", "rollout", "ray", "serve", "trl", "verl", "openrlhf", "test", "dev"}
+EXTRAS = {"multiagent", "data", "rollout", "ray", "serve", "trl", "verl", "openrlhf", "bench", "test", "dev"}
 
 
 @pytest.fixture(scope="module")

@@ -162,7 +162,7 @@ class Seat:
         lost: Why there is no session any more; empty while there is.
         at_fault: Whether the code lost it (and not the sandbox).
         forkable: Whether its child is one that can be forked.
-        asked: Whether such a child was asked for.
+        asked: Whether a child was asked for.
         idle_since: When its last call ended, on the monotonic clock.
     """
 

@@ -465,12 +465,10 @@ class Host:
         with self._start:
             free = self._running_limit - len(self._busy)
             due = [job for job in itertools.islice(self._queue, free) if job.seat is None or job.seat.child is None]
-        forks = [job for job in due if job.seat is not None and job.seat.forkable]
-        wanted = [job.light for job in due if job.seat is None or not job.seat.forkable]
-        for job in forks:
-            assert job.seat is not None
-            if not job.seat.asked:
-                any(n.supply_seat(job.seat) for n in self.nurseries if not n.light)
+        wanted = [job.light for job in due if job.seat is None]
+        for job in due:
+            if job.seat is not None and not job.seat.asked:
+                any(nursery.supply_seat(job.seat) for nursery in self.nurseries if not nursery.light)
         for light in (False, True):
             living = [nursery for nursery in self.nurseries if nursery.light is light and nursery.zygote is not None]
             if not living:
@@ -555,11 +553,15 @@ class Host:
         self._end(job, Outcome(status, stderr=failure.encode(), error_class=name, claimed=trunk_lives))
 
     def _seat_ready(self, seat: Seat, child: Child) -> None:
-        """The forkable child of a session has come."""
+        """The child that was asked for has come."""
         with self._start:
             seat.asked = False
-            if not seat.lost:
+            if not seat.lost and seat.child is None:
                 seat.child, child.seat = child, seat
+                return
+            if child.family is None:  # an idle one was there sooner, or the session is closed
+                assert child.nursery is not None
+                child.nursery.put_back(child)
                 return
         child.kill()
 

@@ -40,7 +40,7 @@ class Nursery:
         zygote: The zygote; None while there is none.
         idle: Children that are contained and ready for a program, warm ones first.
         children: All children that have not been reaped, by the zygote's pid for them.
-        requested: Children that were asked for and have not arrived; forkable ones not counted.
+        requested: Children that were asked for and have not arrived; those for a session not counted.
         deaths: Zygotes that died in a row.
         restarts: Zygotes that took the place of another.
     """
@@ -63,7 +63,7 @@ class Nursery:
             unwatch: Ends that.
             on_exit: Told of each child that has been reaped: its wait status and CPU seconds.
             on_death: Told when the zygote has died, with all children still listed.
-            on_seat: Told when the forkable child for a session is ready.
+            on_seat: Told when the child for a session is ready.
             on_start: Told, in another thread, that a start has ended: ``settle`` is to be called in the host's.
         """
         self.plan = plan
@@ -145,9 +145,11 @@ class Nursery:
         """Takes an idle child, or None.
 
         Args:
-            cold: Rather one that has copied no memory in advance: a session holds its memory for long.
+            cold: Only one that has copied no memory in advance: a session holds its memory for long.
         """
         try:
+            if cold and self.idle[-1].warm:
+                return None
             return self.idle.pop() if cold else self.idle.popleft()
         except IndexError:
             return None
@@ -200,7 +202,7 @@ class Nursery:
                 return
 
     def supply_seat(self, seat: Seat) -> bool:
-        """Asks for a forkable child for a session; False if that cannot be done now."""
+        """Asks for a child for a session; False if that cannot be done now."""
         if self.zygote is None or self.room < 1:
             return False
         seat.asked = self._request(self.zygote, seat)
@@ -239,7 +241,7 @@ class Nursery:
         return True
 
     def _request(self, zygote: launch.ZygoteProcess, seat: Seat | None = None) -> bool:
-        message = wire.SPAWN if seat is None else wire.SPAWN_FORKABLE
+        message = wire.SPAWN_FORKABLE if seat is not None and seat.forkable else wire.SPAWN
         cgroup = None
         if zygote.memory is None:
             try:
@@ -419,7 +421,7 @@ class Nursery:
             self._raw.add(child)
             self._watch(control, lambda: self._child_ready(child))
         else:
-            self._watch(control, lambda: self._forkable_ready(child, seat))
+            self._watch(control, lambda: self._ready_for(seat, child))
 
     def _child_ready(self, child: Child) -> None:
         self._unwatch(child.control.fileno())
@@ -436,13 +438,13 @@ class Nursery:
             child.kill()
             self._failed()
 
-    def _forkable_ready(self, child: Child, seat: Seat) -> None:
+    def _ready_for(self, seat: Seat, child: Child) -> None:
         self._unwatch(child.control.fileno())
         try:
             message, fds, _, _ = socket.recv_fds(child.control, 8, 2)
         except OSError:
             message, fds = b"", []
-        if message != wire.READY or not fds:
+        if message != wire.READY or bool(fds) is not seat.forkable:
             for fd in fds:
                 os.close(fd)
             child.kill()
@@ -451,6 +453,7 @@ class Nursery:
             return
         self._stillborn = 0
         child.mark()
-        child.family = Family(fds[0], fds[1] if len(fds) > 1 else -1, child)
-        self._families.add(child.family)
+        if fds:
+            child.family = Family(fds[0], fds[1] if len(fds) > 1 else -1, child)
+            self._families.add(child.family)
         self._on_seat(seat, child)
