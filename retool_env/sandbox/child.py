@@ -28,7 +28,7 @@ import threading
 import traceback
 from collections.abc import Callable
 from types import CodeType, FrameType, ModuleType
-from typing import IO, NoReturn
+from typing import IO, Any, NoReturn
 
 from retool_env.sandbox import kernel, wire
 
@@ -234,7 +234,7 @@ def serve(
         call, seed, limit_s, echo = wire.RUN_HEAD.unpack_from(packet)
         code, error_class = interpreter.run(packet, file, call, seed, limit_s, echo)
         try:
-            control.send(wire.CLAIM_HEAD.pack(wire.CLAIM, call, code) + error_class.encode("utf-8", "replace")[:256])
+            interpreter.report(control, wire.CLAIM_HEAD.pack(wire.CLAIM, call, code), error_class)
             # After the only program the host kills this process: exiting here would only delay it.
             packet, file = wire.recv_packet(control)
         except BaseException:  # the program closed the socket: the exit status has to say it
@@ -254,8 +254,9 @@ class Interpreter:
         self.seed = seed
         self.main = ModuleType("__main__")
         self.stdin = io.TextIOWrapper(io.FileIO(0, closefd=False), encoding="utf-8")
-        self.out: IO[str] = _pipe_file(1, "strict")
-        self.err: IO[str] = _pipe_file(2, "backslashreplace")
+        self.out_file, self.err_file = Output(1, "w", closefd=False), Output(2, "w", closefd=False)
+        self.out: IO[str] = _pipe_file(self.out_file, "strict")
+        self.err: IO[str] = _pipe_file(self.err_file, "backslashreplace")
         self.timer: kernel.Timer | None = None
         _flush_on_signal(self.out)
         _seed(seed)
@@ -295,8 +296,35 @@ class Interpreter:
             self._arm(0, 0)
         else:
             _finish(self.err)
+        self.out_file.keeps = self.err_file.keeps = True
         self._flush()
+        self.out_file.keeps = self.err_file.keeps = False
         return ended
+
+    def report(self, control: socket.socket, head: bytes, error_class: str) -> None:
+        """Sends a claim: its head, the exception's class, and output that was not written before.
+
+        What is there at the end goes with the claim, which wakes the host once instead of twice.
+
+        Raises:
+            OSError: The program has closed the socket. Its output is written all the same.
+        """
+        name = error_class.encode("utf-8", "replace")[: wire.CLAIM_NAME]
+        out, err = self.out_file.take(), self.err_file.take()
+        if len(out) + len(err) <= wire.CLAIM_KEPT:
+            try:
+                control.send(head + name + wire.CLAIM_OUTPUT.pack(len(out)) + out + err)
+            except BaseException:
+                self._write(out, err)
+                raise
+        else:
+            self._write(out, err)
+            control.send(head + name)
+
+    def _write(self, out: bytes, err: bytes) -> None:
+        for file, data in ((self.out_file, out), (self.err_file, err)):
+            with contextlib.suppress(OSError):
+                file.write_all(data)
 
     def fork(self, branch: Callable[[], int]) -> bytes:
         """Makes a branch; returns what the trunk, or the branch, has to tell the host."""
@@ -426,20 +454,45 @@ def _keep_own_frames(report: traceback.TracebackException | None, seen: set[int]
         _keep_own_frames(other, seen)
 
 
-def _pipe_file(fd: int, errors: str) -> io.TextIOWrapper:
+class Output(io.FileIO):
+    """A standard stream that can keep what is written to it.
+
+    Attributes:
+        keeps: Whether it does so now, for ``take``.
+    """
+
+    keeps = False
+    _kept: tuple[bytes, ...] = ()
+
+    def write(self, data: Any, /) -> int:
+        """Writes data, or keeps it."""
+        if not self.keeps:
+            return super().write(data)
+        self._kept = (*self._kept, bytes(data))
+        return len(data)
+
+    def take(self) -> bytes:
+        """Returns what was kept."""
+        kept, self._kept = self._kept, ()
+        return b"".join(kept)
+
+    def write_all(self, data: bytes) -> None:
+        """Writes all of it."""
+        while data:
+            data = data[super().write(data) :]
+
+
+def _pipe_file(file: Output, errors: str) -> io.TextIOWrapper:
     """Makes the text file of a descriptor that is going to be a pipe: files ask theirs whether it can be rewound."""
+    fd = file.fileno()
     before, pipe = os.dup(fd), os.pipe()
     os.dup2(pipe[1], fd)
     try:
-        return _text_file(fd, errors)
+        return io.TextIOWrapper(io.BufferedWriter(file), encoding="utf-8", errors=errors)
     finally:
         os.dup2(before, fd)
         for other in (before, *pipe):
             os.close(other)
-
-
-def _text_file(fd: int, errors: str) -> io.TextIOWrapper:
-    return io.TextIOWrapper(io.BufferedWriter(io.FileIO(fd, "w", closefd=False)), encoding="utf-8", errors=errors)
 
 
 def _limit_cpu(limit_s: float) -> None:

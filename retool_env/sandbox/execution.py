@@ -289,11 +289,7 @@ class Job:
         child = self.child
         cpu = 0.0
         if child is not None:
-            for fd in (child.out, child.err):
-                while fd >= 0 and not self.over_cap:
-                    before = len(self.out) + len(self.err)
-                    if not self.read(fd) or len(self.out) + len(self.err) == before:
-                        break
+            self._read_rest()
             cpu = max(0.0, child.cpu_s() - child.cpu_before)
         truncated = self.over_cap
         if truncated:
@@ -307,6 +303,16 @@ class Job:
         if truncated and status in (ExecutionStatus.OK, ExecutionStatus.ERROR, ExecutionStatus.KILLED):
             outcome.status, outcome.exit_code, outcome.error_class = ExecutionStatus.OUTPUT_LIMIT, None, ""
         return outcome
+
+    def _read_rest(self) -> None:
+        """Reads what is left in the output pipes."""
+        child = self.child
+        assert child is not None
+        for fd in (child.out, child.err):
+            while fd >= 0 and not self.over_cap:
+                before = len(self.out) + len(self.err)
+                if not self.read(fd) or len(self.out) + len(self.err) == before:
+                    break
 
     def run_borrowed(self, child: Child) -> Outcome | None:
         """Runs the program in the calling thread; returns its outcome, or None where the host's thread must go on.
@@ -373,7 +379,13 @@ class Job:
         _, call, code = wire.CLAIM_HEAD.unpack_from(message)
         if call < self.call:
             return None
-        name = message[wire.CLAIM_HEAD.size : wire.CLAIM_MAX].decode("utf-8", "replace")
+        raw, _, rest = message[wire.CLAIM_HEAD.size :].partition(b"\0")
+        if len(rest) >= wire.CLAIM_OUTPUT.size - 1:
+            self._read_rest()  # what was written before comes first
+            (size,) = wire.CLAIM_OUTPUT.unpack_from(b"\0" + rest[:4])
+            self.out += rest[4 : 4 + size]
+            self.err += rest[4 + size :]
+        name = raw[: wire.CLAIM_NAME].decode("utf-8", "replace")
         name = "".join(character for character in name if character.isidentifier() or character.isalnum())
         code &= 0xFF
         if code == 0:
@@ -411,7 +423,7 @@ def drain(sock: socket.socket) -> None:
     """
     for _ in range(_STALE):
         try:
-            if not sock.recv(wire.CLAIM_MAX) and hung_up(sock):
+            if not sock.recv(1) and hung_up(sock):
                 raise BrokenPipeError
         except BlockingIOError:
             return

@@ -50,8 +50,13 @@ FORK_FAILED_HEAD = struct.Struct("!cI")  # FORK_FAILED, error number
 EXITED_HEAD = struct.Struct("!cIid")  # EXITED, pid, wait status, CPU seconds
 # Number of the call in its session, 0 for the one program of a fresh interpreter; seed, time limit in seconds, echo.
 RUN_HEAD = struct.Struct("!IQd?")
-CLAIM_HEAD = struct.Struct("!cIi")  # CLAIM, call number, exit code; then the exception's class name in UTF-8
-CLAIM_MAX = CLAIM_HEAD.size + 256
+# CLAIM, call number, exit code; then the exception's class name in UTF-8; then, where output was still unwritten at the
+# end, a zero byte, the length of what goes to standard output, and what goes to standard output and error.
+CLAIM_HEAD = struct.Struct("!cIi")
+CLAIM_OUTPUT = struct.Struct("!xI")
+CLAIM_NAME = 256
+CLAIM_KEPT = 32768
+CLAIM_MAX = CLAIM_HEAD.size + CLAIM_NAME + CLAIM_OUTPUT.size + CLAIM_KEPT
 
 LEARNERS = 2
 """What learners do, one after the other: nothing; typical programs."""
