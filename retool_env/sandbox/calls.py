@@ -72,7 +72,10 @@ class Calls:
         return result
 
     async def arun(self, code: str, timeout_s: float | None = None) -> ExecutionResult:
-        """Runs a program without blocking the event loop. Cancelling the task kills the program."""
+        """Runs a program without blocking the event loop. Cancelling the task kills the program.
+
+        Takes, returns and raises what ``run`` does. Each call holds up its own task, so ``max_queue`` does not apply.
+        """
         host, job = self._prepare(code, timeout_s)
         if host is None:
             return self._result(job, job.future.result())

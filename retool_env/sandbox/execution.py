@@ -213,6 +213,8 @@ class Job:
     child: Child | None = None
     out: bytearray = field(default_factory=bytearray)
     err: bytearray = field(default_factory=bytearray)
+    begun: bool = False  # the program has been handed over
+    attempts: int = 0
     started: float = 0.0
     deadline: float = 0.0
     silent: bool = False  # the child closed its socket: only its exit can say more
@@ -235,6 +237,7 @@ class Job:
         if child.frozen:
             drain(child.control)
         wire.send_run(child.control, self.call, self.seed, self.timeout_s, self.echo, self.code)
+        self.begun = True
         if child.frozen:
             child.thaw()
 
@@ -317,13 +320,14 @@ class Job:
     def run_borrowed(self, child: Child) -> Outcome | None:
         """Runs the program in the calling thread; returns its outcome, or None where the host's thread must go on.
 
-        That is at the deadline, when it writes too much, and when the child ends without a claim.
+        That is at the deadline, when it writes too much, when the child ends without a claim, and when the program
+        could not even be handed over.
         """
         self.future.set_running_or_notify_cancel()
         try:
             self.begin(child)
         except OSError:  # it died while it waited; nothing was run
-            return self.not_begun()
+            return None
         poll = select.poll()
         control = child.control.fileno()
         for fd in (control, child.out, child.err):
@@ -386,7 +390,7 @@ class Job:
             self.out += rest[4 : 4 + size]
             self.err += rest[4 + size :]
         name = raw[: wire.CLAIM_NAME].decode("utf-8", "replace")
-        name = "".join(character for character in name if character.isidentifier() or character.isalnum())
+        name = "".join(character for character in name if ("_" + character).isidentifier())
         code &= 0xFF
         if code == 0:
             return self.finish(ExecutionStatus.OK, exit_code=0, claimed=True)

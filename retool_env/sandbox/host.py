@@ -39,6 +39,9 @@ _SPARE_DESCRIPTORS = 32
 
 _RETRY_S = 0.02
 _FORK_LIMIT_S = 10.0
+_ATTEMPTS = 5
+"""Children a program is handed to, one after the other, should they be dead already."""
+
 _LONGEST_SCAN = 1 << 20
 
 _log = logging.getLogger("retool_env.sandbox")
@@ -88,6 +91,7 @@ class Host:
         self._lock = threading.RLock()  # inbox and closing
         self._space = threading.Condition(self._lock)  # bounded jobs that wait
         self._waiting = 0
+        self._on_the_way = 0  # jobs that are not in the queue yet
         self._start = threading.RLock()  # queue, idle and busy children, seats
         self._poll = select.epoll()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -139,10 +143,10 @@ class Host:
                     if not block or threading.current_thread() is self._thread:
                         raise SandboxBusyError(f"the sandbox's queue is full: {self._waiting} programs wait")
                     self._space.wait()
-                self._tell(lambda: self._enqueue(job))
+                self._send_in(job)
                 self._waiting += 1
         else:
-            self._tell(lambda: self._enqueue(job))
+            self._send_in(job)
 
     def run_here(self, job: Job) -> Outcome:
         """Runs a job and waits for its outcome, in this thread as far as possible.
@@ -252,6 +256,11 @@ class Host:
         """Whether the thread has ended without having been told to: a bug of ours, after which a new host is needed."""
         return self._closed and not self._closing
 
+    def _send_in(self, job: Job) -> None:
+        with self._lock:
+            self._tell(lambda: self._enqueue(job))
+            self._on_the_way += 1
+
     def _tell(self, action: Callable[[], None]) -> None:
         with self._lock:
             if self._closed:
@@ -262,7 +271,7 @@ class Host:
     def _borrow(self, job: Job) -> Child | None:
         """Takes a child for the calling thread, if nobody is waiting and one more program may run."""
         with self._start:
-            if self._closed or self._queue or len(self._busy) >= self._running_limit:
+            if self._closed or self._queue or self._on_the_way or len(self._busy) >= self._running_limit:
                 return None
             seat = job.seat
             if seat is not None and (seat.lost or seat.current is not None or (seat.forkable and seat.child is None)):
@@ -376,6 +385,8 @@ class Host:
 
     def _enqueue(self, job: Job) -> None:
         seat = job.seat
+        with self._lock:
+            self._on_the_way -= 1
         for nursery in self.nurseries:
             if nursery.hopeless:
                 nursery.deaths = MAX_DEATHS
@@ -515,14 +526,29 @@ class Host:
             return
         try:
             job.begin(child)
-        except OSError:  # it died while it waited; nothing was run
-            self._busy.discard(child)
-            self._resolve(job, job.not_begun())
-            if job.seat is not None:
-                self._end_seat(job.seat, "its process does not answer", at_fault=job.call > 1)
+        except OSError:
+            self._not_begun(job, child)
             child.kill()
-            return
-        self._follow(job)
+        else:
+            self._follow(job)
+
+    def _not_begun(self, job: Job, child: Child) -> None:
+        """A program could not be handed over, so nothing was run: it gets another child, if it has no state to lose."""
+        seat = job.seat
+        job.attempts += 1
+        if job.call <= 1 and job.attempts < _ATTEMPTS:
+            with self._start:
+                self._busy.discard(child)
+                job.child = None
+                if seat is None or not seat.lost:
+                    if seat is not None:
+                        seat.child, child.seat, seat.calls = None, None, 0
+                    self._queue.appendleft(job)
+                    return
+        self._busy.discard(child)
+        self._resolve(job, job.not_begun())
+        if seat is not None:
+            self._end_seat(seat, "its process does not answer", at_fault=job.call > 1)
 
     def _begin_fork(self, job: Job, child: Child) -> None:
         job.child = child
@@ -581,6 +607,16 @@ class Host:
         with self._start:
             child.borrowed = False
             lost, ended = child.lost, child.exit
+        if outcome is None and not job.begun:
+            if lost:
+                child.close()
+            elif ended is not None:
+                assert child.nursery is not None
+                child.nursery.discard(child)
+            else:
+                child.kill()
+            self._not_begun(job, child)
+            return
         if outcome is None:
             if lost:
                 outcome = Outcome(ExecutionStatus.UNAVAILABLE)

@@ -363,17 +363,21 @@ class Nursery:
             except OSError:
                 message, fds = b"", []
             self._arriving = tuple(fds)  # closed by a worker that is forked at this moment
-            if not message:
-                self._died()
-            elif message[:1] == wire.CHILD:
+            if message[:1] == wire.CHILD and len(message) == wire.CHILD_HEAD.size and self._requests:
                 self._adopt_child(message)
-            elif message[:1] == wire.EXITED:
+            elif message[:1] == wire.EXITED and len(message) == wire.EXITED_HEAD.size:
                 _, pid, status, cpu_s = wire.EXITED_HEAD.unpack(message)
                 child = self.children.get(pid)
                 if child is not None:
                     self._on_exit(child, status, cpu_s)
-            elif message[:1] == wire.DONE and self._jobs:
+            elif message[:1] == wire.DONE and len(message) == wire.DONE_HEAD.size and self._jobs:
                 self._jobs.popleft()(wire.DONE_HEAD.unpack(message)[1])
+            else:
+                for fd in fds:
+                    os.close(fd)
+                self._arriving = ()
+                if not message or message[:1] in (wire.CHILD, wire.EXITED, wire.DONE):  # its end, or out of its mind
+                    self._died()
             self._arriving = ()
 
     def _died(self) -> None:

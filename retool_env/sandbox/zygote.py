@@ -77,8 +77,12 @@ class Zygote:
         send_with_fds(control, wire.READY, (self.own_pidfd,))
         # The host reads this process's size from outside: the jail has no /proc.
         address_space = struct.unpack("!Q", control.recv(64))[0]
-        self.limits = [(getattr(resource, name), value) for name, value in settings["rlimits"].items()]
-        self.limits.append((resource.RLIMIT_AS, address_space))
+        limits = {getattr(resource, name): value for name, value in settings["rlimits"].items()}
+        limits[resource.RLIMIT_AS] = address_space
+        # This process needs descriptors and children. The other limits do not hinder it, and are inherited.
+        self.limits = [(limit, limits.pop(limit)) for limit in (resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC)]
+        for limit, value in limits.items():
+            resource.setrlimit(limit, (value, value))
         # Branches have the same user.
         threads = {resource.RLIMIT_NPROC: settings["forkable_threads"]}
         self.forkable_limits = [(limit, threads.get(limit, value)) for limit, value in self.limits]

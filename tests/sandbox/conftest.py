@@ -20,6 +20,8 @@ from retool_env.sandbox.execution import Child, Job, Outcome
 from retool_env.sandbox.launch import ZygoteProcess
 from retool_env.sandbox.nursery import Nursery
 
+pytest.register_assert_rewrite("tests.sandbox.fuzzing")
+
 
 def wait_until(condition: Callable[[], bool], what: str, limit_s: float = 10.0) -> None:
     """Polls a condition of the outside world; fails when it does not come true in time."""
@@ -69,14 +71,18 @@ def zygotes_of(sandbox: Sandbox) -> list[ZygoteProcess]:
     return [nursery.zygote for nursery in nurseries(sandbox) if nursery.zygote is not None]
 
 
-def is_at_rest(sandbox: Sandbox) -> bool:
-    """Whether no program runs, no child is on its way, and every ended child has been forgotten."""
+def is_at_rest(sandbox: Sandbox, sessions: int = 0) -> bool:
+    """Whether no program runs, no child is on its way, and every ended child has been forgotten.
+
+    Args:
+        sandbox: The sandbox.
+        sessions: Sessions that are open and have been called.
+    """
     host = sandbox._host
     assert host is not None
-    return not host._busy and all(
-        not nursery.starting and not nursery.requested and len(nursery.children) == len(nursery.idle)
-        for nursery in nurseries(sandbox)
-    )
+    kept = sum(len(nursery.children) - len(nursery.idle) for nursery in nurseries(sandbox))
+    coming = any(nursery.starting or nursery.requested for nursery in nurseries(sandbox))
+    return not host._busy and not coming and kept == sessions
 
 
 def assert_at_rest(sandbox: Sandbox) -> None:
@@ -93,9 +99,9 @@ def assert_at_rest(sandbox: Sandbox) -> None:
         )
 
 
-def own_descriptors(sandbox: Sandbox) -> int:
-    """Counts this process's descriptors without those of waiting children; -1 while the sandbox is busy."""
-    if not is_at_rest(sandbox):
+def own_descriptors(sandbox: Sandbox, sessions: int = 0) -> int:
+    """Counts this process's descriptors without those of children; -1 while the sandbox is busy."""
+    if not is_at_rest(sandbox, sessions):
         return -1
     return len(os.listdir("/proc/self/fd")) - 4 * sum(len(nursery.children) for nursery in nurseries(sandbox))
 
@@ -172,6 +178,15 @@ def exit_code_of(packet: bytes) -> int:
     return wire.CLAIM_HEAD.unpack_from(packet)[-1]
 
 
+def output_of(packet: bytes) -> tuple[bytes, bytes]:
+    """Returns the output that a child's claim brings along: what was still unwritten at its end."""
+    rest = packet[wire.CLAIM_HEAD.size :].partition(b"\0")[2]
+    if packet[:1] != wire.CLAIM or len(rest) < 4:
+        return b"", b""
+    size = int.from_bytes(rest[:4], "big")
+    return rest[4 : 4 + size], rest[4 + size :]
+
+
 class Puppet:
     """A job whose child's side is ours to play, over the same kinds of socket and pipes.
 
@@ -183,7 +198,8 @@ class Puppet:
         err: The child's standard error.
     """
 
-    def __init__(self, max_output: int = 1 << 20, begun: bool = True):
+    def __init__(self, max_output: int = 1 << 20, begun: bool = True, call: int = 0):
+        """Begins the job, as the given call of a session (0: the one program of a fresh interpreter)."""
         here, self.control = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         out, self.out = os.pipe()
         err, self.err = os.pipe()
@@ -192,6 +208,7 @@ class Puppet:
         self.job = Job(b"1", 60.0, True, 0, max_output)
         if begun:
             self.job.begin(self.child)
+        self.job.call = call
 
     def hear(self) -> Outcome | None:
         """Has the host's side read all that there is, as its thread does when descriptors are readable."""

@@ -6,7 +6,9 @@ import builtins
 import itertools
 import json
 import math
+import os
 import pickle
+import signal
 import threading
 from dataclasses import FrozenInstanceError, replace
 
@@ -103,6 +105,30 @@ class TestCounts:
         stop.set()
         watcher.join()
         assert metrics.snapshot().calls == metrics.snapshot().errors["E"] == 16_000
+
+    @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+    def test_a_forked_process_begins_at_nothing_whoever_held_the_lock(self) -> None:
+        metrics = Metrics()
+        metrics.record(OK)
+        held, release = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            with metrics._lock:
+                held.set()
+                release.wait()
+
+        holder = threading.Thread(target=hold)
+        holder.start()
+        held.wait()
+        pid = os.fork()
+        if pid == 0:
+            signal.alarm(20)
+            metrics.record(error("KeyError"))
+            os._exit(0 if metrics.snapshot().errors == {"KeyError": 1} and metrics.snapshot().calls == 1 else 1)
+        release.set()
+        holder.join()
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        assert metrics.snapshot().calls == 1
 
     def test_a_snapshot_no_longer_changes(self) -> None:
         metrics = Metrics()
