@@ -41,7 +41,9 @@ class Calls:
             SandboxError: Called in a callback of a future of this sandbox, where it would wait for itself.
         """
         host, job = self._prepare(code, timeout_s)
-        return self._result(job, job.future.result() if host is None else host.run_here(job))
+        if host is None:
+            return self._result(job, job.future.result())
+        return host.run_here(job, lambda outcome: self._result(job, outcome))
 
     def submit(self, code: str, timeout_s: float | None = None, *, block: bool = True) -> Future[ExecutionResult]:
         """Queues a program; the future gets its result. Cancelling the future kills the program.

@@ -257,34 +257,25 @@ class Interpreter:
         self.out_file, self.err_file = Output(1, "w", closefd=False), Output(2, "w", closefd=False)
         self.out: IO[str] = _pipe_file(self.out_file, "strict")
         self.err: IO[str] = _pipe_file(self.err_file, "backslashreplace")
-        self.timer: kernel.Timer | None = None
         _flush_on_signal(self.out)
         _seed(seed)
 
     def move_in(self) -> None:
         """Does in the child, before there is a program, what cannot be done in the zygote."""
         sys.stdin, sys.stdout, sys.stderr = self.stdin, self.out, self.err
-        self._make_timer()
         # What the zygote has made since it froze: else the first collection would go through it, in each child.
         gc.freeze()
         gc.enable()
 
-    def _make_timer(self) -> None:
-        with contextlib.suppress(OSError, AttributeError):  # no timers: a time-out shows what was flushed by then
-            self.timer = kernel.make_timer(signal.SIGRTMAX)
-
     def rehearse(self) -> None:
-        """Uses what ``_start`` and ``_arm`` use, and seeds again: typical programs have run."""
+        """Uses what ``_start`` uses, and seeds again: typical programs have run."""
         resource.setrlimit(resource.RLIMIT_CPU, resource.getrlimit(resource.RLIMIT_CPU))
-        self._arm(3600.0, 3600.0)
-        self._arm(0, 0)
         _seed(self.seed)
 
     def run(self, packet: bytes, file: int, call: int, seed: int, limit_s: float, echo: bool) -> tuple[int, str]:
         """Runs a program; returns its exit code and the class name of what ended it, or an empty string."""
         if not self.started:
             self._start(call, seed, limit_s)
-        self._arm(limit_s * 0.5, limit_s * 0.2)
         try:
             source = _read_program(packet, file)
         except MemoryError:
@@ -292,9 +283,7 @@ class Interpreter:
             ended = 1, "MemoryError"
         else:
             ended = run(source, echo, self.err, self.main, f"{_CELL}{call}.py" if call else FILENAME)
-        if call:
-            self._arm(0, 0)
-        else:
+        if not call:
             _finish(self.err)
         self.out_file.keeps = self.err_file.keeps = True
         self._flush()
@@ -336,7 +325,6 @@ class Interpreter:
         except OSError as error:
             return wire.FORK_FAILED_HEAD.pack(wire.FORK_FAILED, error.errno or 0)
         _main_thread._set_native_id()  # type: ignore[attr-defined]
-        self._make_timer()  # a branch does not inherit timers
         return wire.READY
 
     def _flush(self) -> None:
@@ -354,11 +342,6 @@ class Interpreter:
             _seed(seed)
         self.main.__dict__["__builtins__"] = builtins
         sys.modules["__main__"] = self.main
-
-    def _arm(self, first_s: float, interval_s: float) -> None:
-        if self.timer is not None:
-            with contextlib.suppress(BaseException):  # the program has deleted it
-                kernel.arm(self.timer, first_s, interval_s)
 
 
 def _read_program(packet: bytes, file: int) -> str:
@@ -509,7 +492,7 @@ def _seed(seed: int) -> None:
 
 
 def _flush_on_signal(out: IO[str]) -> None:
-    """Has a signal write buffered output: a timer sends it, so that a time-out shows what was printed so far.
+    """Has a signal write buffered output: the host sends it, so that a time-out shows what was printed so far.
 
     Writing each line at once would do it too, at the price of a wake-up of the host for every line.
     """

@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 
 _READ = 65536
 _CPU_GRACE_S = 1.0
+_FLUSH_AT = 0.9
+_FLUSH_S = 0.01
+"""When a program is asked for the output it holds back, as a part of its time; and what it gets for that at the end."""
+
 _CORES = len(os.sched_getaffinity(0))
 _STALE = 64
 """Messages that say nothing about a call and are thrown away; a child that sends more is not listened to."""
@@ -119,6 +123,11 @@ class Child:
         with contextlib.suppress(OSError):
             drain(self.control)
         self.mark()
+
+    def flush(self) -> None:
+        """Has it write the output that it holds back."""
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self.pidfd, signal.SIGRTMAX)
 
     def mark(self) -> None:
         """Notes what it has used so far, none of which is the next program's. While it waits, it uses nothing."""
@@ -215,6 +224,8 @@ class Job:
     err: bytearray = field(default_factory=bytearray)
     begun: bool = False  # the program has been handed over
     attempts: int = 0
+    flushes: int = 0  # how often its output was asked for: shortly before the deadline, and at it
+    quiet: bool = False  # the output pipes are known to be empty
     started: float = 0.0
     deadline: float = 0.0
     silent: bool = False  # the child closed its socket: only its exit can say more
@@ -229,7 +240,7 @@ class Job:
         """
         self.child = child
         self.started = time.monotonic()
-        self.deadline = self.started + self.timeout_s
+        self.deadline = self.started + _FLUSH_AT * self.timeout_s
         if self.seat is not None:
             self.seat.calls += 1
             self.call = self.seat.calls
@@ -270,21 +281,32 @@ class Job:
         return len(self.out) + len(self.err) > self.max_output
 
     def extend(self, now: float) -> bool:
-        """Moves the deadline by the time the program had to wait for a core; False if there is nothing to add.
+        """Says when to look at the program again; False if its time is over.
 
-        A call of a session is looked at earlier as well, when threads could have used up its CPU time.
+        The deadline is moved by the time the program had to wait for a core. The program is looked at a little earlier,
+        to have it write its output, and once more when it had a moment to do so; a call of a session also when threads
+        could have used up its CPU time.
         """
         child = self.child
         assert child is not None
+        if self.flushes > 1:
+            return False
         waited = child.waited_s() - child.waited_before
         deadline = self.started + self.timeout_s + min(waited, 20 * self.timeout_s)
         if self.seat is not None:
             left = self.timeout_s + _CPU_GRACE_S - (child.cpu_s() - child.cpu_before)
             deadline = min(deadline, now + left / _CORES)
-        if deadline <= now + 1e-3:
-            return False
-        self.deadline = deadline
+        over = deadline <= now + 1e-3
+        if over or (not self.flushes and now >= self.started + _FLUSH_AT * self.timeout_s - 1e-3):
+            self.flushes = 2 if over else 1
+            child.flush()
+        self.deadline = now + _FLUSH_S if over else deadline
         return True
+
+    @property
+    def is_late(self) -> bool:
+        """Whether its deadline is over, whatever it says from now on."""
+        return self.flushes > 1
 
     def finish(self, status: ExecutionStatus, **fields: object) -> Outcome:
         """Drains what is left of the output and makes the outcome."""
@@ -293,7 +315,9 @@ class Job:
         cpu = 0.0
         if child is not None:
             self._read_rest()
-            cpu = max(0.0, child.cpu_s() - child.cpu_before)
+            used = child.cpu_s()
+            cpu = max(0.0, used - child.cpu_before)
+            child.cpu_before = used
         truncated = self.over_cap
         if truncated:
             del self.out[self.max_output :]
@@ -309,6 +333,8 @@ class Job:
 
     def _read_rest(self) -> None:
         """Reads what is left in the output pipes."""
+        if self.quiet:
+            return
         child = self.child
         assert child is not None
         for fd in (child.out, child.err):
@@ -330,7 +356,7 @@ class Job:
             return None
         poll = select.poll()
         control = child.control.fileno()
-        for fd in (control, child.out, child.err):
+        for fd in (control, child.out, child.err):  # in this order: what came before a claim is seen with it
             poll.register(fd, select.POLLIN)
         while True:
             events = poll.poll(max(0.0, self.deadline - time.monotonic()) * 1000)
@@ -341,8 +367,10 @@ class Job:
                     poll.unregister(fd)
             if self.over_cap:
                 return None
-            if any(fd == control for fd, _ in events):
+            if events[0][0] == control:
+                self.quiet = len(events) == 1
                 outcome = self.hear()
+                self.quiet = False
                 if outcome is not None or self.silent:
                     return outcome
 
@@ -364,6 +392,8 @@ class Job:
             if self.ignored <= _STALE:
                 return None
             outcome = self.finish(ExecutionStatus.ERROR)
+        if self.is_late:
+            return self.finish(ExecutionStatus.TIMEOUT, error_class="TimeoutError")
         if outcome.status is ExecutionStatus.ERROR and self.child.cgroup is not None and self.child.cgroup.oom_killed():
             outcome.status = ExecutionStatus.MEMORY
         return outcome
@@ -401,8 +431,10 @@ class Job:
         assert self.child is not None
         if self.child.cgroup is not None and self.child.cgroup.oom_killed():
             outcome = self.finish(ExecutionStatus.MEMORY, error_class="MemoryError")
-        elif os.WIFSIGNALED(wait_status) and os.WTERMSIG(wait_status) == signal.SIGKILL and cpu_s >= self.timeout_s:
+        elif self.is_late or (
             # Nobody else kills it: this is the kernel, at RLIMIT_CPU.
+            os.WIFSIGNALED(wait_status) and os.WTERMSIG(wait_status) == signal.SIGKILL and cpu_s >= self.timeout_s
+        ):
             outcome = self.finish(ExecutionStatus.TIMEOUT, error_class="TimeoutError")
         elif os.WIFSIGNALED(wait_status):
             number = os.WTERMSIG(wait_status)

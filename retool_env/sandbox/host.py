@@ -19,6 +19,7 @@ import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
+from typing import TypeVar
 
 from retool_env.errors import SandboxBusyError, SandboxClosedError, SandboxError, SandboxUnavailableError
 from retool_env.sandbox import inventory, launch
@@ -39,10 +40,16 @@ _SPARE_DESCRIPTORS = 32
 
 _RETRY_S = 0.02
 _FORK_LIMIT_S = 10.0
+_LONG_S = 0.02
+"""After a call of a session that was longer, it is looked up how long it had no core; what shorter ones waited is left
+out of no deadline."""
+
 _ATTEMPTS = 5
 """Children a program is handed to, one after the other, should they be dead already."""
 
 _LONGEST_SCAN = 1 << 20
+
+_Result = TypeVar("_Result")
 
 _log = logging.getLogger("retool_env.sandbox")
 
@@ -148,8 +155,13 @@ class Host:
         else:
             self._send_in(job)
 
-    def run_here(self, job: Job) -> Outcome:
+    def run_here(self, job: Job, result: Callable[[Outcome], _Result]) -> _Result:
         """Runs a job and waits for its outcome, in this thread as far as possible.
+
+        Args:
+            job: The job.
+            result: Makes what is returned from the outcome, before the host's thread is woken and asks for the
+                interpreter.
 
         Raises:
             SandboxClosedError: The host was closed.
@@ -160,18 +172,19 @@ class Host:
         child = self._borrow(job)
         if child is None:
             self.submit(job)
-            return job.future.result()
+            return result(job.future.result())
         try:
             outcome = job.run_borrowed(child)
         except BaseException:  # such as KeyboardInterrupt: the program must not live on unwatched
             self._give_back(job, child, None)
             self.cancel(job)
             raise
+        made = None if outcome is None else result(outcome)
         if outcome is None or not self._rest_here(job, child, outcome):
             if outcome is not None and job.seat is not None and not (outcome.claimed and outcome.status in _SURVIVED):
                 self._end_seat(job.seat, _why_lost(job, outcome), at_fault=outcome.status.ran)
             self._give_back(job, child, outcome)
-        return job.future.result() if outcome is None else outcome
+        return result(job.future.result()) if made is None else made
 
     def cancel(self, job: Job) -> None:
         """Gives up a job: it leaves the queue, or its child is killed. Its future may be cancelled already."""
@@ -318,7 +331,8 @@ class Host:
         if seat is None or not outcome.claimed or outcome.status not in _SURVIVED:
             return False
         child.freeze()
-        child.mark()
+        if outcome.wall_s > _LONG_S:
+            child.mark()
         with self._start:
             if child.lost or child.exit is not None or seat.lost or seat.waiting or self._closed:
                 return False
@@ -719,7 +733,8 @@ class Host:
             if outcome.claimed and outcome.status in _SURVIVED:
                 if child is not None:
                     child.freeze()
-                    child.mark()
+                    if outcome.wall_s > _LONG_S:
+                        child.mark()
             else:
                 self._end_seat(seat, _why_lost(job, outcome), at_fault=outcome.status.ran)
                 return

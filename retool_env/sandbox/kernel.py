@@ -135,29 +135,6 @@ def fork() -> int:
     return int(_check(_fork(), "fork"))
 
 
-_SIGEV_SIGNAL, _CLOCK_MONOTONIC = 0, 1
-
-
-Timer = ctypes.c_void_p
-
-
-def make_timer(signal_number: int) -> Timer:
-    """Makes a timer that sends this process a signal; unlike setitimer's, ``alarm`` does not share it."""
-    # struct sigevent is 64 bytes: value (8), signal, how to notify, the rest unused.
-    event = struct.pack("Qii48x", 0, signal_number, _SIGEV_SIGNAL)
-    timer = Timer()
-    _check(libc.timer_create(_CLOCK_MONOTONIC, event, ctypes.byref(timer)), "timer_create")
-    return timer
-
-
-def arm(timer: Timer, first_s: float, interval_s: float) -> None:
-    """Starts a timer: after ``first_s`` seconds, then again and again; 0 for both stops it."""
-    times = []
-    for seconds in (interval_s, first_s):
-        times += [int(seconds), int(seconds % 1 * 1e9)]
-    _check(libc.timer_settime(timer, 0, struct.pack("4q", *times), None), "timer_settime")
-
-
 class _FilterProgram(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_void_p))
 
