@@ -408,21 +408,28 @@ class Fork:
 
         Only for a moment at which no clone can be under way.
         """
-        kin = (self._zygote, self._family)
+        orphaned = _parent_and_session(self._zygote) is None
         count = 0
-        for pid in _children(self._zygote):
-            if self._is_known(pid) or _parent_and_session(pid) != kin:
+        for pid in _children(0 if orphaned else self._zygote):
+            if self._is_known(pid) or not self._is_kin(pid, orphaned):
                 continue
             try:
                 pidfd = os.pidfd_open(pid)
             except OSError:
                 continue
             with contextlib.suppress(ProcessLookupError):
-                if _parent_and_session(pid) == kin:  # so the pidfd is that child's
+                if self._is_kin(pid, orphaned):  # so the pidfd is that child's
                     signal.pidfd_send_signal(pidfd, signal.SIGKILL)
                     count += 1
             os.close(pidfd)
         return count
+
+    def _is_kin(self, pid: int, orphaned: bool) -> bool:
+        """Whether a process is one of the family; once the zygote has died, its children have another parent."""
+        found = _parent_and_session(pid)
+        if found is None or found[1] != self._family:
+            return False
+        return _is_filtered(pid) if orphaned else found[0] == self._zygote
 
 
 class _Fresh:
@@ -467,7 +474,16 @@ def _has_ended(pidfd: int, wait_ms: int = 0) -> bool:
     return bool(poll.poll(wait_ms))
 
 
+def _is_filtered(pid: int) -> bool:
+    """Whether a process runs under a seccomp filter, as all of a family do."""
+    try:
+        return b"\nSeccomp:\t2\n" in Path(f"/proc/{pid}/status").read_bytes()
+    except OSError:
+        return False
+
+
 def _children(pid: int) -> list[int]:
+    """Lists the children of a process; of 0: all processes."""
     try:
         return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except OSError:  # a kernel without CONFIG_PROC_CHILDREN

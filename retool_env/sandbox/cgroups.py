@@ -9,11 +9,14 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 
 from retool_env.sandbox.supervisor import remove_cgroup
 
+_CLEAN = 4 << 20  # bytes that do not matter to the next program of a cgroup
+_LOOKS = 4
 _SLACK_MB = 24  # page tables, the kernel's own memory for a process, and what warming copies are charged too
 
 
@@ -90,12 +93,18 @@ class MemoryCgroups:
             self.remove()
             raise
         self._free: list[Cgroup] = []
+        self._shared: deque[Cgroup] = deque()  # whose memory may still be in use, by branches of their programs
         self._made = 0
 
     def take(self) -> Cgroup:
         """Returns a free cgroup, for a process to enter by writing "0" to its ``procs``."""
         if self._free:
             return self._free.pop()
+        for _ in range(min(_LOOKS, len(self._shared))):
+            cgroup = self._shared.popleft()
+            if cgroup.used() <= _CLEAN:
+                return cgroup
+            self._shared.append(cgroup)
         path = os.path.join(self.folder, str(self._made))
         self._made += 1
         os.mkdir(path)
@@ -105,9 +114,17 @@ class MemoryCgroups:
             Path(path, swap).write_text(self.limit if self.version == 1 else "0")
         return Cgroup(self, path)
 
-    def release(self, cgroup: Cgroup) -> None:
-        """Takes a cgroup back whose process has ended."""
-        self._free.append(cgroup)
+    def release(self, cgroup: Cgroup, shared: bool = False) -> None:
+        """Takes a cgroup back whose process has ended.
+
+        Args:
+            cgroup: The cgroup.
+            shared: Whether the process had branches. What they have in common stays charged to it while one lives.
+        """
+        if shared and cgroup.used() > _CLEAN:
+            self._shared.append(cgroup)
+        else:
+            self._free.append(cgroup)
 
     def remove(self) -> None:
         """Removes all of them; the supervisor does it too, if it still can."""
@@ -147,6 +164,15 @@ class Cgroup:
         before, self._kills_before = self._kills_before, kills
         return kills > before
 
-    def release(self) -> None:
-        """Gives it back for the next program."""
-        self._owner.release(self)
+    def used(self) -> int:
+        """Returns the bytes that are charged to it."""
+        name = "memory.usage_in_bytes" if self._owner.version == 1 else "memory.current"
+        try:
+            with open(os.path.join(self.path, name), "rb", buffering=0) as file:
+                return int(file.read(32))
+        except (OSError, ValueError):
+            return 0
+
+    def release(self, shared: bool = False) -> None:
+        """Gives it back for the next program; see ``MemoryCgroups.release``."""
+        self._owner.release(self, shared)

@@ -198,6 +198,7 @@ def serve(
     interpreter: "Interpreter",
     fds: tuple[int, ...] = (),
     branch: Callable[[], int] | None = None,
+    files: int = 64,
 ) -> NoReturn:
     """Says that it is ready, runs what comes, reports, and waits to be killed. Does not return.
 
@@ -207,12 +208,15 @@ def serve(
         interpreter: What programs run in, as the zygote has made it.
         fds: Sent with READY and closed.
         branch: Makes a branch of this process, where it is forkable; returns 0 in the branch.
+        files: Descriptors that a forkable one may have. Those in flight are counted for the user and held against this
+            limit, so that a neighbour's could keep it from sending its own: it takes the limit afterwards.
     """
     interpreter.move_in()
     if fds:
         socket.send_fds(control, [wire.READY], fds)
         for fd in fds:
             os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
     else:
         control.send(wire.READY)
     packet, file = wire.recv_packet(control)

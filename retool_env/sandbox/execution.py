@@ -104,12 +104,16 @@ class Child:
     def freeze(self) -> None:
         """Stops it between two calls of its session: nothing that the last one left behind runs on."""
         self.frozen = True
+        if self.pidfd < 0:
+            return
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.pidfd, signal.SIGSTOP)
 
     def thaw(self) -> None:
         """Lets a stopped child go on."""
         self.frozen = False
+        if self.pidfd < 0:
+            return
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.pidfd, signal.SIGCONT)
 
@@ -215,6 +219,8 @@ class Job:
     seat: Seat | None = None
     branch: Seat | None = None  # not a program, but a fork of the session into this one
     forking: Forking | None = None
+    borrowed: bool = False  # it runs in the thread of its caller
+    returned: bool = False  # the thread that had borrowed its child is done with it
     bounded: bool = False  # counts against the queue's limit
     call: int = 0  # its number in its session
     submitted: float = field(default_factory=time.monotonic)
@@ -349,7 +355,7 @@ class Job:
         That is at the deadline, when it writes too much, when the child ends without a claim, and when the program
         could not even be handed over.
         """
-        self.future.set_running_or_notify_cancel()
+        # Its future is left alone: an interrupt that came while its lock is taken would leave it locked for ever.
         try:
             self.begin(child)
         except OSError:  # it died while it waited; nothing was run
@@ -433,7 +439,9 @@ class Job:
             outcome = self.finish(ExecutionStatus.MEMORY, error_class="MemoryError")
         elif self.is_late or (
             # Nobody else kills it: this is the kernel, at RLIMIT_CPU.
-            os.WIFSIGNALED(wait_status) and os.WTERMSIG(wait_status) == signal.SIGKILL and cpu_s >= self.timeout_s
+            os.WIFSIGNALED(wait_status)
+            and os.WTERMSIG(wait_status) == signal.SIGKILL
+            and cpu_s - self.child.cpu_before >= self.timeout_s
         ):
             outcome = self.finish(ExecutionStatus.TIMEOUT, error_class="TimeoutError")
         elif os.WIFSIGNALED(wait_status):

@@ -16,6 +16,7 @@ import errno
 import os
 import signal
 import socket
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -51,6 +52,18 @@ class Family:
         self.sealed = folder < 0
         self.forking: Forking | None = None
         self.waiting: deque[Forking] = deque()
+        self._turning = False
+
+    def begin_next(self) -> None:
+        """Begins the fork that is due, if none is under way; in a loop, since each may end at once."""
+        if self._turning:
+            return
+        self._turning = True
+        try:
+            while self.forking is None and self.waiting:
+                self.waiting.popleft().start()
+        finally:
+            self._turning = False
 
     def close(self) -> None:
         """Closes our descriptors."""
@@ -65,6 +78,7 @@ class Forking:
 
     Attributes:
         branch: The branch, once it has come forward.
+        begun: When it began, on the monotonic clock; 0.0 while it waits for another fork of its family.
     """
 
     def __init__(
@@ -89,14 +103,18 @@ class Forking:
         self._failure = ""
         self._over = False
         self.branch: Child | None = None
+        self.begun = 0.0
 
     def begin(self) -> None:
         """Starts, or waits for the family's other forks."""
+        self._family.waiting.append(self)
+        self._family.begin_next()
+
+    def start(self) -> None:
+        """Starts: no other fork of the family is under way."""
         family = self._family
-        if family.forking is not None:
-            family.waiting.append(self)
-            return
         family.forking = self
+        self.begun = time.monotonic()
         if family.sealed:
             self._ask()
         elif not self._nursery.seal(family.folder, self._sealed):
@@ -106,11 +124,20 @@ class Forking:
         """Ends it without a branch: its time is up, or the trunk has died. Kills the trunk, which might still fork."""
         if self._over:
             return
+        if not self.begun:  # nothing was asked of the trunk: another of the family kept it waiting
+            self._end(reason, trunk_lives=True)
+            return
         if self._fork is not None:
             self._fork.give_up(reason)
         with contextlib.suppress(OSError):
             signal.pidfd_send_signal(self._trunk.pidfd, signal.SIGKILL)
         self._end(self._failure or reason, trunk_lives=False)
+
+    def branch_ended(self, child: Child) -> None:
+        """A process of the family has ended: if it is the branch, there is none."""
+        if child is self.branch and not self._over:
+            self._fail("the branch ended at once")
+            self._go_on()
 
     def abandon(self) -> None:
         """Closes what a forked owner must not keep."""
@@ -184,6 +211,8 @@ class Forking:
 
     def _taken(self, error: int) -> None:
         """The zygote watches over the branch, or could not."""
+        if error:
+            self._forget_branch()
         if self._over:
             return
         self._adopted = not error
@@ -195,6 +224,14 @@ class Forking:
         self._failure = self._failure or reason
         if self.branch is not None:
             self.branch.kill()
+
+    def _forget_branch(self) -> None:
+        """Lets go of a branch that the zygote does not watch over: nobody will tell of its end."""
+        branch = self.branch
+        assert branch is not None
+        branch.kill()
+        if self._nursery.children.get(branch.zygote_pid) is branch:
+            self._nursery.discard(branch)
 
     def _go_on(self) -> None:
         fork = self._fork
@@ -219,6 +256,7 @@ class Forking:
         self._watch(child.control.fileno(), self._hear_branch)
         if not self._nursery.adopt(child, self._family.inner_session, self._taken):
             self._fail("the sandbox failed")
+            self._forget_branch()
 
     def _end(self, failure: str, trunk_lives: bool) -> None:
         self._over = True
@@ -238,15 +276,11 @@ class Forking:
             trunk.empty()  # before it came forward the branch could write there, too
         if family.forking is self:
             family.forking = None
-            if family.waiting:
-                following = family.waiting.popleft()
-                self._on_end(self, failure, trunk_lives)
-                following.begin()
-                return
         else:
             with contextlib.suppress(ValueError):
                 family.waiting.remove(self)
         self._on_end(self, failure, trunk_lives)
+        family.begin_next()
 
 
 def _receive(sock: socket.socket) -> bytes | None:

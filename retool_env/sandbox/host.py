@@ -19,6 +19,7 @@ import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import TypeVar
 
 from retool_env.errors import SandboxBusyError, SandboxClosedError, SandboxError, SandboxUnavailableError
@@ -35,6 +36,10 @@ _DYING = 64
 _MAX_SESSIONS = 512
 _CORES_OF_A_ZYGOTE = 4
 _DESCRIPTORS_OF_A_CHILD = 4
+_DESCRIPTORS_OF_A_SESSION = 6
+"""Of one that can be forked: with its listener and its folder."""
+
+_DESCRIPTORS_OF_A_FORK = 12
 _SPARE_DESCRIPTORS = 32
 """Left for the rest of the process."""
 
@@ -99,7 +104,8 @@ class Host:
         self._space = threading.Condition(self._lock)  # bounded jobs that wait
         self._waiting = 0
         self._on_the_way = 0  # jobs that are not in the queue yet
-        self._start = threading.RLock()  # queue, idle and busy children, seats
+        # The same: a session may be collected, or a signal come, in the middle of either, and both take the other.
+        self._start = self._lock  # queue, idle and busy children, seats
         self._poll = select.epoll()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         slots = self._running_limit + self._standby + self.max_sessions + _DYING
@@ -167,24 +173,39 @@ class Host:
             SandboxClosedError: The host was closed.
             SandboxError: This is the host's own thread (a callback of a future), which would wait for itself.
         """
-        if threading.current_thread() is self._thread:
-            raise SandboxError("run() in a callback of a sandbox's future would wait for itself: use submit() there")
-        child = self._borrow(job)
-        if child is None:
-            self.submit(job)
-            return result(job.future.result())
+        self.forbid_waiting("run()", "submit()")
+        outcome = None
         try:
+            child = self._borrow(job)
+            if child is None:
+                return result(self.wait_for(job))
             outcome = job.run_borrowed(child)
+            if outcome is None:
+                return result(_outcome_of(job, lambda: self._give_back(job, child, None)))
+            made = result(outcome)
+            if not self._rest_here(job, child, outcome):
+                if job.seat is not None and not _survives(outcome):
+                    self._end_seat(job.seat, _why_lost(job, outcome), at_fault=outcome.status.ran)
+                self._give_back(job, child, outcome)
+            return made
         except BaseException:  # such as KeyboardInterrupt: the program must not live on unwatched
-            self._give_back(job, child, None)
+            if job.child is not None and job.borrowed and not job.returned:
+                self._give_back(job, job.child, outcome)
             self.cancel(job)
             raise
-        made = None if outcome is None else result(outcome)
-        if outcome is None or not self._rest_here(job, child, outcome):
-            if outcome is not None and job.seat is not None and not (outcome.claimed and outcome.status in _SURVIVED):
-                self._end_seat(job.seat, _why_lost(job, outcome), at_fault=outcome.status.ran)
-            self._give_back(job, child, outcome)
-        return result(job.future.result()) if made is None else made
+
+    def wait_for(self, job: Job) -> Outcome:
+        """Queues a job and waits for its outcome; raises what ``submit`` does."""
+        return _outcome_of(job, lambda: self.submit(job))
+
+    def forbid_waiting(self, what: str, instead: str) -> None:
+        """Keeps the host's thread from waiting for itself.
+
+        Raises:
+            SandboxError: This is it.
+        """
+        if threading.current_thread() is self._thread:
+            raise SandboxError(f"{what} in a callback of a sandbox's future would wait for itself: use {instead} there")
 
     def cancel(self, job: Job) -> None:
         """Gives up a job: it leaves the queue, or its child is killed. Its future may be cancelled already."""
@@ -257,6 +278,9 @@ class Host:
 
     def abandon(self) -> None:
         """Closes all descriptors in a forked process, to which neither the thread nor the zygotes belong."""
+        # Another thread may have held them when this process was forked; sessions are still closed here.
+        self._start = self._lock = threading.RLock()
+        self._space = threading.Condition(self._lock)
         self._closed = True
         if not self._over:
             for nursery in self.nurseries:
@@ -291,6 +315,7 @@ class Host:
                 return None
             child = self._take(job)
             if child is not None:
+                job.child, job.borrowed = child, True
                 child.borrowed = True
                 self._occupy(job, child)
             return child
@@ -340,6 +365,7 @@ class Host:
             child.nursery.deaths = 0
             child.borrowed = False
             self._vacate(seat, child)
+            job.returned = True
             wake = bool(self._queue) or job.call == 1  # a program may start, or a child is to be replaced
         if wake:
             with contextlib.suppress(SandboxClosedError):
@@ -357,6 +383,7 @@ class Host:
         try:
             self._tell(lambda: self._take_back(job, child, outcome))
         except SandboxClosedError:  # the thread is gone, or about to: it has killed the child
+            job.returned = True
             child.borrowed = False
             if child.lost:
                 child.close()
@@ -454,6 +481,10 @@ class Host:
             if job.future.done() or job.child is None:
                 continue
             if job.forking is not None:
+                job.deadline = job.forking.begun + _FORK_LIMIT_S
+                if job.deadline > now:  # it had to wait for another fork of its family
+                    heapq.heappush(self._deadlines, (job.deadline, next(self._order), job))
+                    continue
                 job.forking.abort(f"it did not fork within {_FORK_LIMIT_S:g} s")
                 continue
             if job.extend(now):
@@ -464,11 +495,11 @@ class Host:
 
     def _evict(self, before: float) -> None:
         while True:
-            with self._start:
+            with self._start:  # throughout: a call may begin at any moment
                 seat = next(iter(self._idle_seats), None)
-            if seat is None or seat.idle_since > before:
-                return
-            self._end_seat(seat, f"it was idle for {self._config.session_idle_s:g} s and evicted", at_fault=False)
+                if seat is None or seat.idle_since > before:
+                    return
+                self._end_seat(seat, f"it was idle for {self._config.session_idle_s:g} s and evicted", at_fault=False)
 
     def _keep_supplied(self) -> None:
         """Starts waiting jobs in idle children, and asks for as many children as are missing."""
@@ -619,6 +650,10 @@ class Host:
 
     def _take_back(self, job: Job, child: Child, outcome: Outcome | None) -> None:
         with self._start:
+            at_rest = job.seat is not None and not job.seat.lost and job.seat.current is not job
+            if job.returned or at_rest:  # its thread was interrupted, after that or after telling it before
+                return
+            job.returned = True
             child.borrowed = False
             lost, ended = child.lost, child.exit
         if outcome is None and not job.begun:
@@ -687,7 +722,10 @@ class Host:
                 self._end(job, job.exited(wait_status, cpu_s))
         if child.seat is not None:
             self._end_seat(child.seat, "its process ended", at_fault=True)
+        forking = child.family.forking if child.family is not None else None
         child.nursery.discard(child)
+        if forking is not None:
+            forking.branch_ended(child)
 
     def _zygote_started(self, nursery: Nursery) -> None:
         with contextlib.suppress(SandboxClosedError):  # the end waits for it, too
@@ -787,7 +825,7 @@ class Host:
         if job.child is not None and not job.future.done():
             if job.forking is not None:
                 job.forking.abort("it was cancelled")
-            elif not job.child.borrowed:
+            elif self._running.get(job.child.control.fileno()) is job:
                 self._end(job, job.finish(ExecutionStatus.KILLED, error_class="Cancelled"))
             return
         with self._start:
@@ -810,6 +848,7 @@ class Host:
                 job.forking.abort("the sandbox was closed")
             else:
                 self._end(job, job.finish(ExecutionStatus.UNAVAILABLE))
+            self._resolve(job, Outcome(ExecutionStatus.UNAVAILABLE))  # also after a bug of ours
         for seat in list(self._seats):
             self._end_seat(seat, "the sandbox was closed", at_fault=False)
         with self._start:
@@ -827,6 +866,32 @@ class Host:
 
 
 _SURVIVED = (ExecutionStatus.OK, ExecutionStatus.ERROR)
+
+
+def _survives(outcome: Outcome) -> bool:
+    """Whether a session lives on after this."""
+    return outcome.claimed and outcome.status in _SURVIVED
+
+
+def _outcome_of(job: Job, start: Callable[[], None]) -> Outcome:
+    """Has a job done by the host's thread and waits for its outcome.
+
+    Not by its future: a thread that is interrupted as it takes a future's lock leaves it locked, and the host's thread
+    would wait for it for ever.
+    """
+    done = threading.Lock()
+    done.acquire()
+    outcomes: list[Outcome] = []
+
+    def take(future: Future[Outcome]) -> None:
+        if not future.cancelled():  # by its caller, who was interrupted
+            outcomes.append(future.result())
+        done.release()
+
+    job.future.add_done_callback(take)
+    start()
+    done.acquire()
+    return outcomes[0]
 
 
 def _nothing() -> None:
@@ -874,11 +939,13 @@ def _within_descriptors(running: int, standby: int, sessions: int, zygotes: int)
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if limit == resource.RLIM_INFINITY:
         return running, standby, sessions
-    room = (limit - len(os.listdir("/proc/self/fd")) - _SPARE_DESCRIPTORS) // _DESCRIPTORS_OF_A_CHILD
+    left = limit - len(os.listdir("/proc/self/fd")) - _SPARE_DESCRIPTORS - _DESCRIPTORS_OF_A_FORK
+    room = left // _DESCRIPTORS_OF_A_CHILD
     if room < 1:
         raise SandboxUnavailableError(
             f"the limit on open files is too low ({limit}): raise it, for example `ulimit -n 1024`"
         )
     running = min(running, room)
     standby = min(standby, (room - running) // zygotes)
-    return running, standby, min(sessions, room - running - standby * zygotes)
+    left -= (running + standby * zygotes) * _DESCRIPTORS_OF_A_CHILD
+    return running, standby, min(sessions, left // _DESCRIPTORS_OF_A_SESSION)

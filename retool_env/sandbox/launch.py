@@ -172,10 +172,11 @@ def start(plan: Plan, holding: list[int] | None = None) -> ZygoteProcess:
     try:
         here, there = (_above_stdio(end) for end in socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET))
         zygote = ZygoteProcess(tier, here, memory, log=os.memfd_create("retool-zygote-log"))
+        holding += [here.fileno(), there.fileno(), zygote.log]
         pidfd = os.pidfd_open(os.getpid())
         owner = fcntl.fcntl(pidfd, fcntl.F_DUPFD_CLOEXEC, 3)
+        holding.append(owner)
         os.close(pidfd)
-        holding += [here.fileno(), there.fileno(), zygote.log, owner]
     except OSError:  # no descriptor left
         if memory is not None:
             memory.remove()
@@ -203,7 +204,7 @@ def start(plan: Plan, holding: list[int] | None = None) -> ZygoteProcess:
         holding.remove(there.fileno())
         there.close()
         _send_start(here, owner, settings)
-        _handshake(zygote, plan)
+        _handshake(zygote, plan, holding)
     except BaseException:
         there.close()
         zygote.end()
@@ -322,7 +323,7 @@ def _send_start(control: socket.socket, owner: int, settings: dict[str, Any]) ->
         wire.send_body(control, payload)
 
 
-def _handshake(zygote: ZygoteProcess, plan: Plan) -> None:
+def _handshake(zygote: ZygoteProcess, plan: Plan, holding: list[int]) -> None:
     deadline = time.monotonic() + _START_LIMIT_S
     try:
         message, ancillary, _, _ = zygote.control.recvmsg(8192, socket.CMSG_LEN(4))
@@ -337,6 +338,7 @@ def _handshake(zygote: ZygoteProcess, plan: Plan) -> None:
             detail = zygote.complaint() or "it ended without a word"
         raise SandboxUnavailableError(f"the {zygote.tier} tier does not start here: {detail}")
     (zygote.pidfd,) = struct.unpack("i", ancillary[0][2][:4])
+    holding.append(zygote.pidfd)
     zygote.pid = host_pid(zygote.pidfd)
     size, resident, shared = (
         int(pages) * os.sysconf("SC_PAGE_SIZE") for pages in Path(f"/proc/{zygote.pid}/statm").read_text().split()[:3]

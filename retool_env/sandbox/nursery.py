@@ -294,7 +294,7 @@ class Nursery:
                 family.close()
                 self._families.discard(family)
         if child.cgroup is not None:
-            child.cgroup.release()
+            child.cgroup.release(shared=family is not None)
         if child.borrowed:  # its borrower closes it
             child.lost = True
             return
@@ -428,12 +428,14 @@ class Nursery:
             self._watch(control, lambda: self._ready_for(seat, child))
 
     def _child_ready(self, child: Child) -> None:
-        self._unwatch(child.control.fileno())
-        self._raw.discard(child)
         try:
             message = child.control.recv(8)
+        except BlockingIOError:  # the event was that of an earlier descriptor of this number
+            return
         except OSError:
             message = b""
+        self._unwatch(child.control.fileno())
+        self._raw.discard(child)
         if message == wire.READY:
             self._stillborn = 0
             child.mark()
@@ -443,11 +445,13 @@ class Nursery:
             self._failed()
 
     def _ready_for(self, seat: Seat, child: Child) -> None:
-        self._unwatch(child.control.fileno())
         try:
             message, fds, _, _ = socket.recv_fds(child.control, 8, 2)
+        except BlockingIOError:  # as above
+            return
         except OSError:
             message, fds = b"", []
+        self._unwatch(child.control.fileno())
         if message != wire.READY or bool(fds) is not seat.forkable:
             for fd in fds:
                 os.close(fd)

@@ -78,19 +78,23 @@ class Session(Calls):
             SandboxBusyError: ``max_sessions`` are open.
             SandboxClosedError: The session or its sandbox is closed.
         """
+        self._host.forbid_waiting("fork()", "another thread")
         host, job = self._fork_job()
-        host.submit(job)
-        return self._branch(job, job.future.result())
+        assert job.branch is not None
+        try:
+            return self._branch(job, host.wait_for(job))
+        except BaseException:  # such as KeyboardInterrupt
+            host.close_seat(job.branch)
+            raise
 
     async def afork(self) -> Session:
         """Does the same as ``fork`` without blocking the event loop."""
         host, job = self._fork_job()
-        host.submit(job)
-        future = asyncio.wrap_future(job.future)
+        assert job.branch is not None
         try:
-            return self._branch(job, await asyncio.shield(future))
-        except asyncio.CancelledError:
-            assert job.branch is not None
+            host.submit(job)
+            return self._branch(job, await asyncio.shield(asyncio.wrap_future(job.future)))
+        except BaseException:
             host.close_seat(job.branch)
             raise
 
@@ -107,7 +111,6 @@ class Session(Calls):
     def _branch(self, job: Job, outcome: Outcome) -> Session:
         assert job.branch is not None
         if outcome.status is not ExecutionStatus.OK:
-            self._host.close_seat(job.branch)
             reason = outcome.stderr.decode("utf-8", "replace").strip() or "the sandbox failed"
             raise ForkError(f"the session was not forked: {reason}")
         return Session(self._sandbox, self._host, job.branch)

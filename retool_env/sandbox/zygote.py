@@ -260,7 +260,14 @@ class Zygote:
             os.closerange(len(high), 4096)
             fds = self.contain(slot, 4 if self.ruleset >= 0 else -1, forkable)
             control = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, fileno=3)
-            child.serve(control, self.pages, self.interpreter, fds, self.branch if forkable else None)
+            child.serve(
+                control,
+                self.pages,
+                self.interpreter,
+                fds,
+                self.branch if forkable else None,
+                self.settings["rlimits"]["RLIMIT_NOFILE"],
+            )
         except BaseException as error:  # no half-contained child may run code, and the host must learn of it
             os.write(2, f"{type(error).__name__}: {error}".encode("utf-8", "replace"))
         finally:
@@ -292,7 +299,10 @@ class Zygote:
             os.chdir("/")
         os.setsid()  # signals to "our process group" reach nobody else
         for limit, value in self.forkable_limits if forkable else self.limits:
-            resource.setrlimit(limit, (value, value))
+            # Descriptors in flight are counted for the user and held against this limit: a neighbour's could keep a
+            # forkable child from sending its own. It takes the limit when it has sent them.
+            if not (forkable and limit == resource.RLIMIT_NOFILE):
+                resource.setrlimit(limit, (value, value))
         keep = (kernel.CAP_DAC_READ_SEARCH,) if settings["keep_read_cap"] else ()
         if uid is not None:
             if keep:
