@@ -75,7 +75,9 @@ def place(target, where: str):
         assert trunk.run("print(1)").stdout == "1\n"
 
 
-@pytest.mark.parametrize("where", ["full", "light", "branch"])
+@pytest.mark.parametrize(
+    "where", ["full", pytest.param("light", marks=pytest.mark.slow), pytest.param("branch", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("case", PUBLIC + OWN, ids=lambda case: case["name"])
 def test_attack(tier, target, outside, case, where):
     before = sorted(os.listdir(outside.folder))

@@ -229,9 +229,8 @@ def test_numpy_and_sympy_still_work(interpreter):
         print("done")
         """,
     )
-    if out.strip() == "none":
-        pytest.skip("no numpy and sympy for this interpreter")
-    assert out.strip() == "done"
+    # Another interpreter than the one of this run may have neither; the one of this run has both.
+    assert out.strip() == "done" or (out.strip() == "none" and interpreter != sys.executable)
 
 
 def test_a_forked_child_copies_less(interpreter):

@@ -14,6 +14,8 @@ from retool_env.sandbox import ExecutionResult, Sandbox
 
 from .conftest import assert_at_rest, wait_until
 
+pytestmark = pytest.mark.slow
+
 CORES = len(os.sched_getaffinity(0))
 
 HOSTILE = {

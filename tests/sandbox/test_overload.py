@@ -13,6 +13,8 @@ from retool_env.sandbox import ExecutionResult, Sandbox
 
 from .conftest import assert_at_rest, wait_until
 
+pytestmark = pytest.mark.slow
+
 BURST = 500
 FLOOD = 2000
 AT_ONCE = 8

@@ -29,6 +29,8 @@ from .conftest import (
     zygotes_of,
 )
 
+pytestmark = pytest.mark.slow
+
 PROGRAMS = (
     ("1", ("ok",)),
     ("print(sum(range(1000)))", ("ok",)),
