@@ -65,7 +65,7 @@ class ForkError(SandboxError):
 
 
 class SandboxClosedError(SandboxError):
-    """The caller's fault: a closed ``Sandbox`` was asked to run something."""
+    """The caller's fault: a closed ``Sandbox`` or ``Session`` was asked to run something."""
 
 
 class PolicyError(ReToolError):

@@ -20,13 +20,13 @@ class ExecutionStatus(StrEnum):
     OUTPUT_LIMIT = "output_limit"
     """Wrote more than the output cap and was killed; what came before is kept."""
     KILLED = "killed"
-    """Died by a signal (a crash, an abort)."""
+    """Died by a signal (a crash, an abort), or called in a session that such an end has left without its state."""
     UNAVAILABLE = "unavailable"
     """The sandbox itself failed. Never the code's fault: retry, then drop or mask the attempt."""
 
     @property
     def ran(self) -> bool:
-        """Whether the code was really executed, so that the call counts as a tool call."""
+        """Whether the call counts as a tool call: all do but those that failed through no fault of the code."""
         return self is not ExecutionStatus.UNAVAILABLE
 
 

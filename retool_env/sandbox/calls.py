@@ -36,8 +36,10 @@ class Calls:
             How it ended. Never raises for anything the program does.
 
         Raises:
-            SandboxClosedError: The sandbox was closed.
-            ConfigurationError: ``timeout_s`` is not above 0 and up to 86400 (a day).
+            SandboxClosedError: The sandbox, or the session, was closed.
+            SandboxUnavailableError: This process was forked from the sandbox's owner, and cannot start a zygote.
+            ConfigurationError: ``timeout_s`` is not a number above 0 and up to 86400 (a day).
+            TypeError: ``code`` is not a str.
             SandboxError: Called in a callback of a future of this sandbox, where it would wait for itself.
         """
         host, job = self._prepare(code, timeout_s)
@@ -98,7 +100,7 @@ class Calls:
             raise TypeError(f"code must be a str, not {type(code).__name__}")
         config = self.config
         limit = config.timeout_s if timeout_s is None else timeout_s
-        if not 0 < limit <= 86400:
+        if isinstance(limit, bool) or not isinstance(limit, int | float) or not 0 < limit <= 86400:
             raise ConfigurationError(
                 f"timeout_s must be a number of seconds above 0 and up to 86400, got {timeout_s!r}"
             )

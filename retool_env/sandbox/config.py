@@ -27,10 +27,10 @@ class SandboxConfig(BaseModel):
         preload: Modules imported once, ahead of all programs. None means numpy and sympy, where allowed.
         python: Interpreter of another virtual environment to run programs in, or None for this one.
         max_concurrency: Programs that run at the same time; more wait in a queue. None means four a core.
-        standby: Children of each kind kept ready ahead of demand. None means two a core.
+        standby: Children of each zygote kept ready ahead of demand. None means two a core.
         max_queue: Programs given to ``submit`` that may wait; the next ``submit`` blocks until one has started.
-        max_sessions: Sessions open at the same time. None means 512, or fewer where this process's limit on open files
-            leaves less room (a session takes four descriptors).
+        max_sessions: Sessions open at the same time; None means 512. Fewer, as with ``max_concurrency`` and
+            ``standby``, where this process's limit on open files leaves less room (six for a session).
         session_idle_s: Seconds without a call after which a session is evicted, so that a forgotten one does not hold
             its memory for ever.
         zygotes: Zygotes of each kind. None means one for every four cores: one zygote forks about as fast as four cores

@@ -81,10 +81,11 @@ class Host:
         libraries = _third_party(config)
         light = each if config.light and libraries else 0
         self._libraries = libraries if light else ()
+        self._asked = _MAX_SESSIONS if config.max_sessions is None else config.max_sessions
         self._running_limit, self._standby, self.max_sessions = _within_descriptors(
             config.max_concurrency or 4 * self._cores,
             2 * self._cores if config.standby is None else config.standby,
-            _MAX_SESSIONS if config.max_sessions is None else config.max_sessions,
+            self._asked,
             each + light,
         )
         self._inbox: deque[Callable[[], None]] = deque()
@@ -229,8 +230,8 @@ class Host:
                 raise SandboxClosedError("the sandbox is closed")
             if len(self._seats) >= self.max_sessions:
                 raise SandboxBusyError(
-                    f"{self.max_sessions} sessions are open, which is all this sandbox may have: close some, or raise "
-                    "max_sessions (and the limit on open files: a session takes four)"
+                    f"{len(self._seats)} sessions are open, which is all this sandbox may have: close some, or raise "
+                    + ("max_sessions" if self._asked <= self.max_sessions else "the limit on open files (ulimit -n)")
                 )
             self._seats.add(seat)
             if rest:

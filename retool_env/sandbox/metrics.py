@@ -39,7 +39,7 @@ _MAX_NAME_CHARS: Final = 64
 KNOWN_ERRORS: Final = frozenset(
     {name for name, value in vars(builtins).items() if isinstance(value, type) and issubclass(value, BaseException)}
     | {number.name for number in signal.Signals}
-    | {"SessionLost", "SessionEvicted", "Cancelled"}
+    | {"SessionLost", "Cancelled"}
 )
 """Error classes that are always kept by name: Python's own exceptions, the signals, and the sandbox's own words."""
 
@@ -221,6 +221,8 @@ class Metrics:
             if error:
                 self._count_error(error)
             if status is ExecutionStatus.UNAVAILABLE or (status is ExecutionStatus.KILLED and error == "SessionLost"):
+                return
+            if error == "MemoryError" and not result.wall_s:  # refused for its length
                 return
             self._wall.add(result.wall_s)
             self._queue.add(result.queue_s)

@@ -93,7 +93,10 @@ class Sandbox(Calls):
         return self.session(forkable=forkable)
 
     def metrics(self) -> SandboxMetrics:
-        """Returns what has been counted and measured of all calls so far, sessions included."""
+        """Returns what has been counted and measured of all calls so far, sessions included.
+
+        Calls that were cancelled, and forks, are not counted.
+        """
         host = self._host
         return self._metrics.snapshot(**({} if host is None else host.gauges()))
 
@@ -159,6 +162,10 @@ class Sandbox(Calls):
 def _configure(config: SandboxConfig | None, options: dict[str, Any]) -> SandboxConfig:
     from pydantic import ValidationError
 
+    if config is not None and not isinstance(config, SandboxConfig):
+        raise ConfigurationError(
+            f"config: must be a SandboxConfig, got {config!r:.100}; give single options by name, as in tier='nsjail'"
+        )
     try:
         base = {} if config is None else config.model_dump(exclude_unset=True)
         return SandboxConfig(**{**base, **options})

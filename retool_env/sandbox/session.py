@@ -56,8 +56,8 @@ class Session(Calls):
 
     @property
     def alive(self) -> bool:
-        """Whether it still has its state."""
-        return not self.lost
+        """Whether it still has its state and can be called."""
+        return not self._closed and not self.lost
 
     @property
     def lost(self) -> str:
@@ -77,8 +77,9 @@ class Session(Calls):
                 common: a thread that runs, a file, pipe or socket.
             SandboxBusyError: ``max_sessions`` are open.
             SandboxClosedError: The session or its sandbox is closed.
+            SandboxError: Called in a callback of a future of this sandbox, where it would wait for itself.
         """
-        self._host.forbid_waiting("fork()", "another thread")
+        self._host.forbid_waiting("fork()", "another thread for it")
         host, job = self._fork_job()
         assert job.branch is not None
         try:

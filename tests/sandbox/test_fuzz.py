@@ -97,9 +97,7 @@ class TestPrograms:
         if name.isidentifier() and len(name.encode()) <= 256:
             assert result.error_class == name
 
-    @pytest.mark.parametrize(
-        "name", ["TimeoutError", "MemoryError", "SIGKILL", "SIGSEGV", "SessionLost", "SessionEvicted", "Cancelled"]
-    )
+    @pytest.mark.parametrize("name", ["TimeoutError", "MemoryError", "SIGKILL", "SIGSEGV", "SessionLost", "Cancelled"])
     def test_the_hosts_words_in_a_programs_mouth(self, victim, name):
         """What the host says about a death is told from what a program says about itself by the status."""
         said = f"{name}: the session was lost; start a new session\n"

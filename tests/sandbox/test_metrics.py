@@ -77,7 +77,7 @@ class TestCounts:
         "result",
         [
             ExecutionResult(ExecutionStatus.UNAVAILABLE),
-            ExecutionResult(ExecutionStatus.UNAVAILABLE, error_class="SessionEvicted"),
+            ExecutionResult(ExecutionStatus.UNAVAILABLE, error_class="SessionLost"),
             ExecutionResult(ExecutionStatus.KILLED, error_class="SessionLost"),
         ],
         ids=["unavailable", "evicted", "lost"],

@@ -95,6 +95,12 @@ class TestRun:
         assert 0.5 <= result.wall_s < 5
         assert result.cpu_s > 0.2
 
+    def test_a_timeout_is_one_also_without_the_handler_that_writes_out(self, tier_sandbox):
+        """Shortly before its deadline a program is asked for its output by a signal, which it may have left to kill."""
+        code = "import signal\nsignal.signal(signal.SIGRTMAX, signal.SIG_DFL)\nwhile True: pass"
+        result = tier_sandbox.run(code, timeout_s=0.5)
+        assert (result.status, result.error_class) == ("timeout", "TimeoutError")
+
     def test_memory(self, tier, tier_sandbox):
         result = tier_sandbox.run("kept = []\nwhile True: kept.append(bytearray(b'x' * (8 << 20)))")
         if tier == "nsjail" and tier_sandbox._host.nurseries[0].zygote.memory is not None:

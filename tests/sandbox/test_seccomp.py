@@ -6,6 +6,7 @@ import struct
 
 import pytest
 
+from retool_env.sandbox import launch
 from retool_env.sandbox.seccomp import PID_PLACEHOLDER, Policy, compile_policy
 
 NEVER = """
@@ -35,3 +36,46 @@ def test_compiled(writable):
     assert len(program) % 8 == 0
     assert struct.pack("=I", PID_PLACEHOLDER) in program
     assert len(program) // 8 < 4096  # the kernel's limit on instructions
+
+
+CHANNELS = """
+import ctypes, fcntl, os, platform, struct
+libc = ctypes.CDLL(None, use_errno=True)
+page = ctypes.c_void_p(ctypes.cast(libc.getpid, ctypes.c_void_p).value & ~4095)  # of a file that all programs map
+futex = {'x86_64': 202, 'aarch64': 98}[platform.machine()]
+
+def errno_of(operation):
+    none = ctypes.c_void_p()
+    done = libc.syscall(futex, page, ctypes.c_int(operation), ctypes.c_uint(1), none, none, ctypes.c_uint(-1))
+    return ctypes.get_errno() if done < 0 else 0
+
+WAKES = {'WAKE': 1, 'REQUEUE': 3, 'CMP_REQUEUE': 4, 'WAKE_OP': 5, 'LOCK_PI': 6, 'UNLOCK_PI': 7, 'WAKE_BITSET': 10}
+print(sorted(name for name, operation in WAKES.items() if errno_of(operation) != 1))
+print(errno_of(1 | 128))
+
+def is_refused(lock):
+    with open(os.__file__, 'rb') as file:
+        try:
+            lock(file)
+        except OSError:
+            return True
+    return False
+
+region = struct.pack('hhqqi4x', fcntl.F_WRLCK, 0, 0, 0, 0)
+print(all(map(is_refused, [
+    lambda file: fcntl.flock(file, fcntl.LOCK_SH),
+    lambda file: fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB),
+    lambda file: fcntl.fcntl(file, fcntl.F_SETLK, region),
+    lambda file: fcntl.fcntl(file, fcntl.F_GETLK, region),
+    lambda file: fcntl.fcntl(file, 36, region),  # F_OFD_GETLK
+])))
+"""
+
+
+@pytest.mark.parametrize("forkable", [False, True])
+def test_no_channel_by_what_all_programs_can_read(tier_sandbox, forkable):
+    """Nobody wakes a waiter on a library's page, or sees another's lock on a library's file."""
+    if forkable and launch.fork_obstacle(tier_sandbox.tier):
+        return
+    with tier_sandbox.session(forkable=forkable) as session:
+        assert session.run(CHANNELS).stdout == "[]\n0\nTrue\n"

@@ -291,7 +291,7 @@ class TestEnds:
     def test_as_many_as_may_be(self, tier, make_sandbox):
         sandbox = make_sandbox(tier=tier, max_sessions=3)
         sessions = [sandbox.session() for _ in range(3)]
-        with pytest.raises(SandboxBusyError, match="max_sessions"):
+        with pytest.raises(SandboxBusyError, match="raise max_sessions"):
             sandbox.session()
         sessions[0].close()
         wait_until(lambda: sandbox.metrics().sessions == 2, "one is closed")
