@@ -69,10 +69,11 @@ class Calls:
             elif result.set_running_or_notify_cancel():
                 result.set_result(self._result(job, done.result()))
 
-        if host is not None:
-            host.submit(job, block)
-            result.add_done_callback(lambda future: host.cancel(job) if future.cancelled() else None)
+        # First: a thread that is interrupted as it takes a future's lock leaves it locked, for the host's thread, too.
         job.future.add_done_callback(deliver)
+        if host is not None:
+            result.add_done_callback(lambda future: host.cancel(job) if future.cancelled() else None)
+            host.submit(job, block)
         return result
 
     async def arun(self, code: str, timeout_s: float | None = None) -> ExecutionResult:

@@ -102,9 +102,11 @@ class Host:
         self._over = False
         # Re-entrant, because a signal handler may submit while the code it interrupted holds one.
         self._lock = threading.RLock()  # inbox and closing
-        self._space = threading.Condition(self._lock)  # bounded jobs that wait
+        # Bounded jobs that wait. The lock is taken itself, not by way of this: an interrupt in a condition's own
+        # __enter__ would leave it locked.
+        self._space = threading.Condition(self._lock)
         self._waiting = 0
-        self._on_the_way = 0  # jobs that are not in the queue yet
+        self._on_the_way: set[Job] = set()  # jobs that are not in the queue yet
         # The same: a session may be collected, or a signal come, in the middle of either, and both take the other.
         self._start = self._lock  # queue, idle and busy children, seats
         self._poll = select.epoll()
@@ -152,13 +154,17 @@ class Host:
             SandboxBusyError: The queue is full, and ``block`` is false or this is the host's own thread.
         """
         if job.bounded:
-            with self._space:
+            with self._lock:
                 while self._waiting >= self._config.max_queue and not self._closed:
                     if not block or threading.current_thread() is self._thread:
                         raise SandboxBusyError(f"the sandbox's queue is full: {self._waiting} programs wait")
                     self._space.wait()
-                self._send_in(job)
                 self._waiting += 1
+                try:
+                    self._send_in(job)
+                except BaseException:  # closed, or interrupted
+                    self._left(job)
+                    raise
         else:
             self._send_in(job)
 
@@ -175,14 +181,17 @@ class Host:
             SandboxError: This is the host's own thread (a callback of a future), which would wait for itself.
         """
         self.forbid_waiting("run()", "submit()")
+        wait = _waiter(job)
         outcome = None
         try:
             child = self._borrow(job)
             if child is None:
-                return result(self.wait_for(job))
+                self.submit(job)
+                return result(wait())
             outcome = job.run_borrowed(child)
             if outcome is None:
-                return result(_outcome_of(job, lambda: self._give_back(job, child, None)))
+                self._give_back(job, child, None)
+                return result(wait())
             made = result(outcome)
             if not self._rest_here(job, child, outcome):
                 if job.seat is not None and not _survives(outcome):
@@ -197,7 +206,9 @@ class Host:
 
     def wait_for(self, job: Job) -> Outcome:
         """Queues a job and waits for its outcome; raises what ``submit`` does."""
-        return _outcome_of(job, lambda: self.submit(job))
+        wait = _waiter(job)
+        self.submit(job)
+        return wait()
 
     def forbid_waiting(self, what: str, instead: str) -> None:
         """Keeps the host's thread from waiting for itself.
@@ -225,18 +236,25 @@ class Host:
             SandboxClosedError: The host was closed.
         """
         seat = Seat(forkable)
-        with self._start:
-            if self._closed:
-                raise SandboxClosedError("the sandbox is closed")
-            if len(self._seats) >= self.max_sessions:
-                raise SandboxBusyError(
-                    f"{len(self._seats)} sessions are open, which is all this sandbox may have: close some, or raise "
-                    + ("max_sessions" if self._asked <= self.max_sessions else "the limit on open files (ulimit -n)")
-                )
-            self._seats.add(seat)
-            if rest:
-                self._idle_seats[seat] = None
-        self._tell(_nothing)  # it has to watch for idle sessions from now on
+        try:
+            with self._start:
+                if self._closed:
+                    raise SandboxClosedError("the sandbox is closed")
+                if len(self._seats) >= self.max_sessions:
+                    limit = (
+                        "max_sessions" if self._asked <= self.max_sessions else "the limit on open files (ulimit -n)"
+                    )
+                    raise SandboxBusyError(
+                        f"{len(self._seats)} sessions are open, which is all this sandbox may have: close some, or "
+                        f"raise {limit}"
+                    )
+                self._seats.add(seat)
+                if rest:
+                    self._idle_seats[seat] = None
+            self._tell(_nothing)  # it has to watch for idle sessions from now on
+        except BaseException:  # such as KeyboardInterrupt: nobody has it
+            self.close_seat(seat)
+            raise
         return seat
 
     def close_seat(self, seat: Seat) -> None:
@@ -268,7 +286,7 @@ class Host:
 
     def close(self) -> None:
         """Kills what runs, ends the zygotes and the thread, and waits for them. May be called twice."""
-        with self._space:
+        with self._lock:
             if not self._closed:
                 self._closed = True
                 self._inbox.append(self._begin_closing)
@@ -296,8 +314,12 @@ class Host:
 
     def _send_in(self, job: Job) -> None:
         with self._lock:
-            self._tell(lambda: self._enqueue(job))
-            self._on_the_way += 1
+            try:
+                self._on_the_way.add(job)
+                self._tell(lambda: self._enqueue(job))
+            except BaseException:  # closed, or interrupted: nothing waits for it
+                self._on_the_way.discard(job)
+                raise
 
     def _tell(self, action: Callable[[], None]) -> None:
         with self._lock:
@@ -403,7 +425,7 @@ class Host:
                         handler()
                 self._enforce_deadlines()
         finally:  # also after a bug of ours: nobody may wait for ever
-            with self._space:
+            with self._lock:
                 self._closed = True
                 self._space.notify_all()
             self._shut_down()
@@ -427,12 +449,11 @@ class Host:
 
     def _enqueue(self, job: Job) -> None:
         seat = job.seat
-        with self._lock:
-            self._on_the_way -= 1
         for nursery in self.nurseries:
             if nursery.hopeless:
                 nursery.deaths = MAX_DEATHS
-        with self._start:
+        with self._start:  # at once: in between, another call of the session could overtake this one
+            self._on_the_way.discard(job)
             if seat is None:
                 self._queue.append(job)
                 return
@@ -457,7 +478,7 @@ class Host:
         """A job has left the queue."""
         if job.bounded:
             job.bounded = False
-            with self._space:
+            with self._lock:
                 self._waiting -= 1
                 self._space.notify()
 
@@ -874,11 +895,11 @@ def _survives(outcome: Outcome) -> bool:
     return outcome.claimed and outcome.status in _SURVIVED
 
 
-def _outcome_of(job: Job, start: Callable[[], None]) -> Outcome:
-    """Has a job done by the host's thread and waits for its outcome.
+def _waiter(job: Job) -> Callable[[], Outcome]:
+    """Returns a function that waits for the outcome of a job of which nobody else knows yet.
 
-    Not by its future: a thread that is interrupted as it takes a future's lock leaves it locked, and the host's thread
-    would wait for it for ever.
+    It leaves the job's future alone: a thread that is interrupted as it takes a future's lock leaves it locked, and the
+    host's thread would wait for it for ever.
     """
     done = threading.Lock()
     done.acquire()
@@ -889,10 +910,12 @@ def _outcome_of(job: Job, start: Callable[[], None]) -> Outcome:
             outcomes.append(future.result())
         done.release()
 
+    def wait() -> Outcome:
+        done.acquire()
+        return outcomes[0]
+
     job.future.add_done_callback(take)
-    start()
-    done.acquire()
-    return outcomes[0]
+    return wait
 
 
 def _nothing() -> None:

@@ -84,7 +84,12 @@ class Sandbox(Calls):
         host = self._current_host()
         if forkable and (obstacle := fork_obstacle(host.tier)):
             raise ForkError(f"sessions cannot be forked here: {obstacle}")
-        return Session(self, host, host.open_seat(forkable))
+        seat = host.open_seat(forkable)
+        try:
+            return Session(self, host, seat)
+        except BaseException:  # such as KeyboardInterrupt: nobody has it
+            host.close_seat(seat)
+            raise
 
     async def asession(self, *, forkable: bool = False) -> Session:
         """Opens a session without blocking the event loop. Takes and raises what ``session`` does."""

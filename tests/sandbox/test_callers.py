@@ -1,0 +1,304 @@
+"""What callers do at odd moments: in callbacks and signal handlers, interrupted, forked, and with few descriptors.
+
+What hangs when it goes wrong runs in a process of its own, which a time limit ends.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from retool_env.sandbox import host, launch
+from retool_env.sandbox.nursery import Nursery
+
+from .conftest import assert_at_rest, is_at_rest, wait_until
+
+needs_forks = pytest.mark.skipif(launch.fork_obstacle("landlock") != "", reason=launch.fork_obstacle("landlock"))
+
+
+def run_script(script: str, *arguments: str, limit_s: float = 60.0) -> object:
+    """Runs a script in a process of its own; returns what it prints, as JSON."""
+    command = [sys.executable, "-c", script, *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s)
+    except subprocess.TimeoutExpired as error:
+        pytest.fail(f"it hangs: {(error.stderr or b'').decode()[-4000:]}")
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads(done.stdout)
+
+
+CALLBACK = """
+import json, sys
+from retool_env.errors import SandboxError
+from retool_env.sandbox import Sandbox
+
+with Sandbox(tier=sys.argv[1], preload=()) as sandbox:
+    trunk = sandbox.session(forkable=True)
+    trunk.run("x = 1")
+    ends = []
+
+    def fork(future):
+        try:
+            ends.append(str(trunk.fork()))
+        except SandboxError as error:
+            ends.append(str(error))
+
+    running = trunk.submit("import time; time.sleep(0.1)")
+    running.add_done_callback(fork)
+    running.result()
+    print(json.dumps([sandbox.submit("print(1)").result().stdout, trunk.run("print(x)").stdout, ends]))
+"""
+
+SIGNAL = """
+import faulthandler, json, os, signal, sys, threading, time
+faulthandler.dump_traceback_later(20)
+from retool_env.sandbox import Sandbox
+
+with Sandbox(tier=sys.argv[1], preload=()) as sandbox:
+    sessions = [sandbox.session() for _ in range(60)]
+    signal.signal(signal.SIGUSR1, lambda *_: sessions and sessions.pop().close())
+    write, main, in_handler = os.eventfd_write, threading.current_thread(), False
+
+    def interrupted(fd, number):
+        # The host is woken while the inbox is locked: a handler that runs now finds it so.
+        global in_handler
+        write(fd, number)
+        if threading.current_thread() is main and not in_handler:
+            in_handler = True
+            time.sleep(0.002)
+            signal.raise_signal(signal.SIGUSR1)
+            in_handler = False
+
+    os.eventfd_write = interrupted
+    futures = [sandbox.submit("1") for _ in range(50)]
+    print(json.dumps(sorted({future.result().status for future in futures})))
+"""
+
+INTERRUPT = """
+import faulthandler, json, os, sys, time
+faulthandler.dump_traceback_later(40)
+from retool_env.errors import ForkError
+from retool_env.sandbox import Sandbox
+
+def interrupt_at(moment):
+    # A signal's handler runs where a function begins and where a call of a built-in one has ended.
+    left = moment
+    def look(frame, event, argument):
+        nonlocal left
+        if event in ("call", "c_return"):
+            left -= 1
+            if left < 0:
+                raise KeyboardInterrupt
+    sys.setprofile(look)
+
+ways = {
+    "run": lambda session: session.run("x = 1"),
+    "end": lambda session: session.run("import os; os._exit(0)"),
+    "submit": lambda session: session.submit("x = 1"),
+    "fork": lambda session: session.fork(),
+    "open": lambda session: sandbox.session(),
+}
+tier, way = sys.argv[1:]
+with Sandbox(tier=tier, preload=()) as sandbox:
+    host = sandbox._host
+    moment, stuck, done = 0, [], False
+    while not done and not stuck:
+        session = sandbox.session(forkable=way == "fork")
+        session.run("x = 0")
+        try:
+            interrupt_at(moment)
+            end = ways[way](session)
+            done = True
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.setprofile(None)
+        try:
+            session.submit("x").result(10)
+        except TimeoutError:
+            stuck.append(moment)
+        session.close()
+        moment += 1
+    if way in ("fork", "open"):
+        end.close()
+    end = None
+    deadline = time.monotonic() + 10
+    while (host._busy or host._seats) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    left = [len(host._busy), len(host._seats), host._waiting]
+    print(json.dumps([moment > 15, stuck, left, sandbox.run("print(1)").stdout]), flush=True)
+    sys.stderr.write(f"{moment} moments")
+    if stuck:
+        os._exit(0)
+"""
+
+
+class TestWhereNobodyExpectsACall:
+    @needs_forks
+    def test_a_fork_in_a_callback_is_refused(self, tier, make_sandbox):
+        make_sandbox(tier=tier, preload=()).close()
+        first, second, (end,) = run_script(CALLBACK, tier)
+        assert (first, second) == ("1\n", "1\n")
+        assert "another thread" in end
+
+    def test_a_signal_handler_that_closes_sessions_while_the_host_is_being_told(self, tier, make_sandbox):
+        make_sandbox(tier=tier, preload=()).close()
+        assert run_script(SIGNAL, tier) == ["ok"]
+
+
+class TestInterrupts:
+    @pytest.mark.parametrize("way", ["run", "end", "submit", "open", pytest.param("fork", marks=needs_forks)])
+    def test_at_each_moment_of_a_call(self, tier, make_sandbox, way):
+        """The session answers or is lost, and no place is taken for ever."""
+        make_sandbox(tier=tier, preload=()).close()
+        assert run_script(INTERRUPT, tier, way) == [True, [], [0, 0, 0], "1\n"]
+
+    def test_while_a_call_waits_for_another(self, tier_sandbox):
+        """It is not run any more."""
+        with tier_sandbox.session() as session:
+            session.run("x = 0")
+            running = session.submit("import time; time.sleep(1)")
+            timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+            timer.start()
+            with pytest.raises(KeyboardInterrupt):
+                session.run("x = 1")
+            timer.join()
+            assert running.result().status == "ok"
+            assert session.run("print(x)").stdout == "0\n"
+
+    @needs_forks
+    def test_while_a_fork_waits(self, tier_sandbox):
+        """No branch is left that nobody has."""
+        with tier_sandbox.session(forkable=True) as trunk:
+            trunk.run("x = 0")
+            before = tier_sandbox.metrics().sessions
+            running = trunk.submit("import time; time.sleep(1)")
+            timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+            timer.start()
+            with pytest.raises(KeyboardInterrupt):
+                trunk.fork()
+            timer.join()
+            assert running.result().status == "ok"
+            assert trunk.run("print(x)").stdout == "0\n"
+            assert tier_sandbox.metrics().sessions == before
+            wait_until(lambda: is_at_rest(tier_sandbox, sessions=1), "the branch is gone")
+        assert_at_rest(tier_sandbox)
+
+
+class TestForkedWorkers:
+    @pytest.mark.parametrize("how", ["close", "collect", "use"])
+    def test_while_another_thread_holds_the_hosts_locks(self, tier_sandbox, how):
+        session = tier_sandbox.session()
+        session.run("x = 1")
+        held, release = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            with tier_sandbox._host._lock, tier_sandbox._host._start:
+                held.set()
+                release.wait(30)
+
+        holder = threading.Thread(target=hold)
+        holder.start()
+        assert held.wait(30)
+        pid = os.fork()
+        if pid == 0:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(10)  # ends it if it hangs
+            status = 1
+            try:
+                if how == "close":
+                    session.close()
+                    status = 0 if session.closed else 1
+                elif how == "collect":
+                    del session
+                    gc.collect()
+                    status = 0
+                else:
+                    status = 0 if session.run("x").error_class == "SessionLost" else 1
+            finally:
+                os._exit(status)
+        release.set()
+        holder.join()
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        assert session.run("print(x)").stdout == "1\n"
+        session.close()
+
+
+class TestOrder:
+    def test_run_does_not_overtake_what_was_submitted_before(self, tier_sandbox, monkeypatch):
+        """Not even one that the host's thread has just taken out of its inbox."""
+        hopeless = Nursery.hopeless.fget
+
+        def slowly(nursery):
+            time.sleep(0.0005)
+            return hopeless(nursery)
+
+        monkeypatch.setattr(Nursery, "hopeless", property(slowly))
+        with tier_sandbox.session() as session:
+            session.run("seen = []")
+            for i in range(50):
+                future = session.submit(f"seen.append({2 * i})")
+                time.sleep(i * 2e-5)
+                session.run(f"seen.append({2 * i + 1})")
+                future.result()
+            assert session.run("print(seen == sorted(seen), len(seen))").stdout == "True 100\n"
+
+    def test_a_call_that_begins_as_its_session_is_evicted(self, tier, make_sandbox, monkeypatch):
+        """It runs to its end, or is refused as a whole."""
+        chosen, end_seat = threading.Event(), host.Host._end_seat
+
+        def slowly(self, seat, why, at_fault):
+            if "evicted" in why:
+                chosen.set()
+                time.sleep(0.3)
+            end_seat(self, seat, why, at_fault)
+
+        monkeypatch.setattr(host.Host, "_end_seat", slowly)
+        sandbox = make_sandbox(tier=tier, preload=(), session_idle_s=0.3)
+        session = sandbox.session()
+        session.run("x = 1")
+        assert chosen.wait(30)
+        result = session.run("import time; time.sleep(0.6); print(x)")
+        assert (result.stdout, result.error_class) in [("1\n", ""), ("", "SessionLost")]
+        assert "evicted" in session.lost
+
+
+class TestVerdicts:
+    def test_a_kill_after_much_cpu_time_in_earlier_calls_is_no_timeout(self, tier, make_sandbox):
+        sandbox = make_sandbox(tier=tier, preload=(), timeout_s=1.0)
+        session = sandbox.session()
+        for _ in range(4):
+            session.run("import time\nend = time.process_time() + 0.4\nwhile time.process_time() < end: pass")
+        running = session.submit("time.sleep(0.7)")
+        wait_until(lambda: bool(sandbox._host._running), "it runs")
+        os.kill(session._seat.child.pid, signal.SIGKILL)
+        result = running.result()
+        assert (result.status, result.error_class) == ("killed", "SIGKILL")
+        assert "SIGKILL" in session.lost
+
+
+class TestFewDescriptors:
+    @needs_forks
+    def test_as_many_forkable_sessions_as_there_may_be_leave_room_for_others(self, tier, make_sandbox):
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        limit = len(os.listdir("/proc/self/fd")) + 220
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+        try:
+            sandbox = make_sandbox(tier=tier, preload=(), max_concurrency=4, standby=2)
+            assert sandbox._host.max_sessions < 60  # the limit says how many
+            sessions = [sandbox.session(forkable=True) for _ in range(sandbox._host.max_sessions)]
+            assert {session.run("1").status for session in sessions} == {"ok"}
+            assert limit - len(os.listdir("/proc/self/fd")) >= 32
+            assert sandbox.metrics().zygote_restarts == 0
+            sandbox.close()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
