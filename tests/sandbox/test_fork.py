@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
+import subprocess
+import sys
 import time
 
 import pytest
@@ -220,6 +223,22 @@ class TestHostile:
             assert trunk.run("print('trunk')").stdout == "trunk\n"
 
 
+OWNER = """
+import json, sys, time
+from retool_env.sandbox import Sandbox
+
+sandbox = Sandbox(tier=sys.argv[1], preload=())
+trunk = sandbox.session(forkable=True)
+busy, idle = trunk.fork(), trunk.fork()
+busy.submit("while True: pass", timeout_s=600)
+pids = [session._seat.child.pid for session in (trunk, busy, idle)]
+while open(f"/proc/{pids[1]}/stat").read().rpartition(")")[2].split()[0] != "R":
+    time.sleep(0.001)
+print(json.dumps(pids), flush=True)
+sys.stdin.read()
+"""
+
+
 class TestEnds:
     def test_a_zygote_that_dies_takes_all_with_it(self, tier, make_sandbox):
         sandbox = make_sandbox(tier=tier)
@@ -232,6 +251,19 @@ class TestEnds:
         assert running.result().status == "unavailable"
         for pid in pids:
             wait_until(lambda pid=pid: is_gone(pid), "it is gone")
+
+    def test_an_owner_that_dies_takes_all_with_it(self, tier, make_sandbox):
+        make_sandbox(tier=tier, preload=()).close()  # the tier runs here
+        owner = subprocess.Popen(
+            [sys.executable, "-c", OWNER, tier], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        with owner:
+            pids = json.loads(owner.stdout.readline())
+            assert [state_of(pid) for pid in pids] == ["T", "R", "T"]
+            owner.kill()
+            owner.wait()
+            for pid in pids:
+                wait_until(lambda pid=pid: is_gone(pid), "it is gone")
 
     def test_closing_the_sandbox_in_the_middle(self, tier, make_sandbox):
         sandbox = make_sandbox(tier=tier)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import os
 import pickle
+import signal
 import threading
 import time
 import warnings
@@ -15,7 +17,7 @@ import pytest
 from retool_env.errors import ConfigurationError, SandboxClosedError, SandboxUnavailableError
 from retool_env.sandbox import ExecutionStatus, Sandbox, SandboxConfig
 
-from .conftest import assert_at_rest, wait_until
+from .conftest import assert_at_rest, nurseries, wait_until
 
 
 class TestRun:
@@ -324,9 +326,6 @@ class TestLife:
             sandbox.run("1")
 
     def test_a_killed_zygote(self, tier, make_sandbox):
-        import os
-        import signal
-
         sandbox = make_sandbox(tier=tier)
         running = sandbox.submit("while True: pass", timeout_s=60)
         wait_until(lambda: bool(sandbox._host._running), "the program runs")
@@ -392,3 +391,31 @@ class TestConfiguration:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             assert make_sandbox().tier in ("nsjail", "landlock")
+
+
+class TestZygotes:
+    def test_several_of_each_kind_share_the_work(self, tier, make_sandbox):
+        sandbox = make_sandbox(tier=tier, zygotes=2, standby=1)
+        wait_until(lambda: all(nursery.zygote for nursery in nurseries(sandbox)), "all have started")
+        assert [nursery.light for nursery in nurseries(sandbox)] == [False, False, True, True]
+        futures = [sandbox.submit("print(1)" if i % 2 else "import sympy; print(1)") for i in range(40)]
+        assert {future.result().stdout for future in futures} == {"1\n"}
+        zygotes = [nursery.zygote.pid for nursery in nurseries(sandbox)]
+        os.kill(zygotes[1], signal.SIGKILL)
+        wait_until(lambda: nurseries(sandbox)[1].restarts == 1, "its death is noticed")
+        assert sandbox.run("import numpy; print(2)").stdout == "2\n"
+        wait_until(lambda: nurseries(sandbox)[1].zygote is not None, "another takes its place")
+        assert nurseries(sandbox)[0].zygote.pid == zygotes[0]
+        assert_at_rest(sandbox)
+
+    @pytest.mark.parametrize(
+        "code", ["__import__('num' + 'py')", "import importlib; importlib.import_module('sym' + 'py')"]
+    )
+    def test_a_program_that_hides_its_imports_works_in_the_light_one(self, tier, make_sandbox, code):
+        sandbox = make_sandbox(tier=tier, memory_mb=64)
+        wait_until(lambda: all(nursery.zygote for nursery in nurseries(sandbox)), "all have started")
+        assert sandbox.run(f"{code}\nprint('there')").stdout == "there\n"
+
+    def test_no_light_one_where_it_is_not_wanted(self, tier, make_sandbox):
+        for options in ({"light": False}, {"preload": ()}):
+            assert len(nurseries(make_sandbox(tier=tier, **options))) == 1
