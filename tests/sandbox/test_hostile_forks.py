@@ -67,10 +67,14 @@ def family_of(number: int) -> list[int]:
 
 
 def is_well(sandbox: Sandbox) -> bool:
-    """Whether the host's thread is the one of the beginning, and runs programs."""
+    """Whether the host's thread is the one of the beginning, and runs programs.
+
+    The first may still get a child of a zygote that was killed, which is nobody's fault.
+    """
     living = sandbox._host
     assert living is not None
-    return living._thread.is_alive() and not living.broken and sandbox.run("print(1)").stdout == "1\n"
+    runs = any(sandbox.run("print(1)").stdout == "1\n" for _ in range(2))
+    return living._thread.is_alive() and not living.broken and runs
 
 
 ENDS_EARLY = {
