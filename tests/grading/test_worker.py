@@ -50,12 +50,22 @@ def wait_for_end(pid: int, timeout_s: float = 20) -> None:
         os.close(descriptor)
 
 
+def all_children() -> set[int]:
+    return {int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()}
+
+
+_others: set[int] = set()
+"""Children that other tests keep for the whole run: sandboxes, servers of multiprocessing."""
+
+
 def children() -> list[int]:
-    return [int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
+    return sorted(all_children() - _others)
 
 
 @pytest.fixture(autouse=True)
 def _fresh_worker() -> Iterator[None]:
+    _others.clear()
+    _others.update(all_children())
     yield
     shutdown()
 
