@@ -77,14 +77,15 @@ class Zygote:
         send_with_fds(control, wire.READY, (self.own_pidfd,))
         # The host reads this process's size from outside: the jail has no /proc.
         address_space = struct.unpack("!Q", control.recv(64))[0]
-        limits = {getattr(resource, name): value for name, value in settings["rlimits"].items()}
-        limits[resource.RLIMIT_AS] = address_space
+        wanted = {getattr(resource, name): value for name, value in settings["rlimits"].items()}
+        wanted[resource.RLIMIT_AS] = address_space
+        limits = {limit: _within_own(limit, value) for limit, value in wanted.items()}
         # This process needs descriptors and children. The other limits do not hinder it, and are inherited.
         self.limits = [(limit, limits.pop(limit)) for limit in (resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC)]
         for limit, value in limits.items():
             resource.setrlimit(limit, (value, value))
         # Branches have the same user.
-        threads = {resource.RLIMIT_NPROC: settings["forkable_threads"]}
+        threads = {resource.RLIMIT_NPROC: _within_own(resource.RLIMIT_NPROC, settings["forkable_threads"])}
         self.forkable_limits = [(limit, threads.get(limit, value)) for limit, value in self.limits]
         kernel.collapse(self.recv_pages())
         self.pages = self.learn()
@@ -328,6 +329,12 @@ class Zygote:
         marker, own = struct.pack("=I", settings["pid_placeholder"]), struct.pack("=I", os.getpid())
         kernel.load_seccomp(self.program.replace(marker, own))
         return ()
+
+
+def _within_own(limit: int, value: int) -> int:
+    """Lowers a limit to the owner's own, if that is lower: it cannot be raised."""
+    hard = resource.getrlimit(limit)[1]
+    return value if hard == resource.RLIM_INFINITY else min(value, hard)
 
 
 def _kill_group(group: int) -> None:

@@ -180,13 +180,16 @@ import json, os, sys
 from retool_env.sandbox import Sandbox
 
 def own_descriptors():
-    nursery, last, times = sandbox._host.nurseries[0], None, 0
+    host, last, times = sandbox._host, None, 0
     while times < 200:  # the host's thread may be in the middle of anything: until it stays the same
         os.sched_yield()
-        if sandbox._host._busy or nursery.requested or nursery._warming or len(nursery.children) != len(nursery.idle):
+        if host._busy or any(
+            nursery.starting or nursery.requested or nursery._warming or len(nursery.children) != len(nursery.idle)
+            for nursery in host.nurseries
+        ):
             times = 0
             continue
-        now = len(os.listdir("/proc/self/fd")) - 4 * len(nursery.children)
+        now = len(os.listdir("/proc/self/fd")) - 4 * sum(len(nursery.children) for nursery in host.nurseries)
         times = times + 1 if now == last else 0
         last = now
     return last

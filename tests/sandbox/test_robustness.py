@@ -245,3 +245,9 @@ def test_a_fork_at_any_moment_leaves_nothing_open(tier, make_sandbox):
         os.waitpid(pid, 0)
     assert {future.result().stdout for future in futures} == {"1\n"}
     assert max(map(int, leaks)) <= min(map(int, leaks)) + 1
+
+
+def test_an_owner_with_limits_of_its_own(tier):
+    """Limits that are lower than ours stay; they cannot be raised."""
+    before = "resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))"
+    assert run_owner(tier, before) == "['0\\n', '1\\n', '2\\n']\n"

@@ -218,7 +218,7 @@ class TestBetweenCalls:
         wait_until(lambda: state_of(child.pid) == "T", "it is stopped")
         before = child.cpu_s()
         time.sleep(0.3)
-        assert child.cpu_s() == before
+        assert child.cpu_s() < before + 0.05  # its threads may stop a moment after the first one
         assert session.run(
             "before = ticks; time = __import__('time'); time.sleep(.2); print(ticks > before)"
         ).stdout == ("True\n")
