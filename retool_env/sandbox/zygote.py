@@ -96,6 +96,7 @@ class Zygote:
             ready_read, ready_write = os.pipe()
             pid = kernel.fork()
             if pid == 0:
+                kernel.die_with_parent()
                 if level > 0:
                     child.rehearse(child.LEARNT_ONLY)
                 os.write(ready_write, b"x")
