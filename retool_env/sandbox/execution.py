@@ -11,8 +11,10 @@ import os
 import select
 import signal
 import socket
+import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -71,7 +73,7 @@ class Child:
 
     __slots__ = (
         "borrowed", "cgroup", "control", "cpu_before", "err", "exit", "family", "frozen", "lost", "nursery", "out",
-        "pid", "pidfd", "seat", "waited_before", "warm", "zygote_pid",
+        "pid", "pidfd", "poll", "seat", "waited_before", "warm", "zygote_pid",
     )  # fmt: skip
 
     def __init__(self, zygote_pid: int, pid: int, control: socket.socket, out: int, err: int, pidfd: int):
@@ -94,6 +96,10 @@ class Child:
         control.setblocking(False)
         os.set_blocking(out, False)
         os.set_blocking(err, False)
+        # For the thread that borrows it. In this order: what came before a claim is seen with it.
+        self.poll = select.poll()
+        for fd in (control.fileno(), out, err):
+            self.poll.register(fd, select.POLLIN)
 
     def kill(self) -> None:
         """Kills it at once. Its pid namespace, where it has one, goes with it."""
@@ -224,7 +230,6 @@ class Job:
     bounded: bool = False  # counts against the queue's limit
     call: int = 0  # its number in its session
     submitted: float = field(default_factory=time.monotonic)
-    future: Future[Outcome] = field(default_factory=Future)
     child: Child | None = None
     out: bytearray = field(default_factory=bytearray)
     err: bytearray = field(default_factory=bytearray)
@@ -237,6 +242,38 @@ class Job:
     silent: bool = False  # the child closed its socket: only its exit can say more
     ignored: int = 0  # messages that say nothing about this call
     ended: set[int] = field(default_factory=set)  # output pipes that have been closed on the other side
+    _future: Future[Outcome] | None = None
+
+    @property
+    def future(self) -> Future[Outcome]:
+        """Gets the outcome. Made when it is first asked for, by the one thread that knows of the job then."""
+        if self._future is None:
+            self._future = Future()
+        return self._future
+
+    def waiter(self) -> Callable[[], Outcome]:
+        """Returns a function that waits for the outcome, while nobody else knows of the job yet.
+
+        It leaves the future alone: a thread that is interrupted as it takes a future's lock leaves it locked, and the
+        host's thread would wait for it for ever. For the same reason the future is the job's only once it is prepared.
+        """
+        done = threading.Lock()
+        done.acquire()
+        outcomes: list[Outcome] = []
+
+        def take(future: Future[Outcome]) -> None:
+            if not future.cancelled():  # by its caller, who was interrupted
+                outcomes.append(future.result())
+            done.release()
+
+        def wait() -> Outcome:
+            done.acquire()
+            return outcomes[0]
+
+        future: Future[Outcome] = Future()
+        future.add_done_callback(take)
+        self._future = future
+        return wait
 
     def begin(self, child: Child) -> None:
         """Hands the program to a ready child. Never waits for it.
@@ -360,17 +397,14 @@ class Job:
             self.begin(child)
         except OSError:  # it died while it waited; nothing was run
             return None
-        poll = select.poll()
         control = child.control.fileno()
-        for fd in (control, child.out, child.err):  # in this order: what came before a claim is seen with it
-            poll.register(fd, select.POLLIN)
         while True:
-            events = poll.poll(max(0.0, self.deadline - time.monotonic()) * 1000)
+            events = child.poll.poll(max(0.0, self.deadline - time.monotonic()) * 1000)
             if not events:
                 return None
             for fd, _ in events:
                 if fd != control and not self.read(fd):
-                    poll.unregister(fd)
+                    child.poll.unregister(fd)
             if self.over_cap:
                 return None
             if events[0][0] == control:

@@ -19,7 +19,6 @@ import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from concurrent.futures import Future
 from typing import TypeVar
 
 from retool_env.errors import SandboxBusyError, SandboxClosedError, SandboxError, SandboxUnavailableError
@@ -181,15 +180,14 @@ class Host:
             SandboxError: This is the host's own thread (a callback of a future), which would wait for itself.
         """
         self.forbid_waiting("run()", "submit()")
-        wait = _waiter(job)
         outcome = None
         try:
             child = self._borrow(job)
             if child is None:
-                self.submit(job)
-                return result(wait())
+                return result(self.wait_for(job))
             outcome = job.run_borrowed(child)
             if outcome is None:
+                wait = job.waiter()
                 self._give_back(job, child, None)
                 return result(wait())
             made = result(outcome)
@@ -206,7 +204,7 @@ class Host:
 
     def wait_for(self, job: Job) -> Outcome:
         """Queues a job and waits for its outcome; raises what ``submit`` does."""
-        wait = _waiter(job)
+        wait = job.waiter()
         self.submit(job)
         return wait()
 
@@ -893,29 +891,6 @@ _SURVIVED = (ExecutionStatus.OK, ExecutionStatus.ERROR)
 def _survives(outcome: Outcome) -> bool:
     """Whether a session lives on after this."""
     return outcome.claimed and outcome.status in _SURVIVED
-
-
-def _waiter(job: Job) -> Callable[[], Outcome]:
-    """Returns a function that waits for the outcome of a job of which nobody else knows yet.
-
-    It leaves the job's future alone: a thread that is interrupted as it takes a future's lock leaves it locked, and the
-    host's thread would wait for it for ever.
-    """
-    done = threading.Lock()
-    done.acquire()
-    outcomes: list[Outcome] = []
-
-    def take(future: Future[Outcome]) -> None:
-        if not future.cancelled():  # by its caller, who was interrupted
-            outcomes.append(future.result())
-        done.release()
-
-    def wait() -> Outcome:
-        done.acquire()
-        return outcomes[0]
-
-    job.future.add_done_callback(take)
-    return wait
 
 
 def _nothing() -> None:

@@ -232,7 +232,9 @@ trunk = sandbox.session(forkable=True)
 busy, idle = trunk.fork(), trunk.fork()
 busy.submit("while True: pass", timeout_s=600)
 pids = [session._seat.child.pid for session in (trunk, busy, idle)]
-while open(f"/proc/{pids[1]}/stat").read().rpartition(")")[2].split()[0] != "R":
+def states():
+    return "".join(open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[0] for pid in pids)
+while states() != "TRT":
     time.sleep(0.001)
 print(json.dumps(pids), flush=True)
 sys.stdin.read()
