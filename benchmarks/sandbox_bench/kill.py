@@ -18,10 +18,16 @@ from .stage import Stage
 
 _OWNER = """
 import sys
+from retool_env.errors import ForkError
 from retool_env.sandbox import Sandbox
 sandbox = Sandbox(tier=sys.argv[1])
-for _ in range(4):
-    sandbox.submit(sys.argv[2], timeout_s=600)
+session = sandbox.session()
+try:
+    branch = sandbox.session(forkable=True).fork()
+except ForkError:
+    branch = sandbox.session()
+for where in (sandbox, sandbox, session, branch):
+    where.submit(sys.argv[2], timeout_s=600)
 sys.stdin.read()
 """
 _DEADLINE_S = 0.25
@@ -62,7 +68,7 @@ def _verdict(sandbox: Sandbox) -> float:
 
 
 def _kill_owner(tier: str) -> float:
-    """Kills a process that has four programs running, and returns the seconds until none of them is alive."""
+    """Kills a process with two programs, a session and a branch running; returns the seconds until none is alive."""
     command = [sys.executable, "-c", _OWNER, tier, RUNAWAY]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as owner:
         try:

@@ -16,6 +16,7 @@ import signal
 import socket
 import struct
 import sys
+import traceback
 from typing import Any, NoReturn
 
 from retool_env.sandbox import child, immortal, kernel, wire
@@ -120,7 +121,16 @@ class Zygote:
         return [(ctypes.c_void_p(address), ctypes.c_size_t(length)) for address, length in pairs]
 
     def serve(self) -> NoReturn:
-        """Handles requests, exits of children and the end of the owner."""
+        """Handles requests, exits of children and the end of the owner. Does not return."""
+        try:
+            self._serve()
+        except ConnectionError:  # the host died and left something unread
+            pass
+        except BaseException:  # a bug of ours: the interpreter's own end would take a while, and children live on in it
+            traceback.print_exc()
+        self.end()
+
+    def _serve(self) -> None:
         poll = select.poll()
         for fd in (self.control.fileno(), self.owner):
             poll.register(fd, select.POLLIN)
@@ -137,9 +147,9 @@ class Zygote:
                         if pidfd >= 0:
                             poll.register(pidfd, select.POLLIN)
                     else:
-                        self.end()
+                        return
                 elif fd == self.owner:
-                    self.end()
+                    return
                 else:
                     poll.unregister(fd)
                     self.reap(fd)
@@ -147,7 +157,8 @@ class Zygote:
     def end(self) -> NoReturn:
         """Kills all children and exits. In the jail the kernel would do it too: this process is its init."""
         for pidfd in self.children:
-            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
         for family in self.families:
             _kill_group(family)
         try:

@@ -263,9 +263,9 @@ class TestEnds:
             pids = json.loads(owner.stdout.readline())
             assert [state_of(pid) for pid in pids] == ["T", "R", "T"]
             owner.kill()
+            # 100 ms is the promise, which the benchmark measures; the margin is for a busy test machine.
+            wait_until(lambda: all(map(is_gone, pids)), "user code is gone", limit_s=1.0)
             owner.wait()
-            for pid in pids:
-                wait_until(lambda pid=pid: is_gone(pid), "it is gone")
 
     def test_closing_the_sandbox_in_the_middle(self, tier, make_sandbox):
         sandbox = make_sandbox(tier=tier)

@@ -55,9 +55,8 @@ if "exit" not in sys.argv:
 
 
 def start_owner(tier: str, *ways: str) -> tuple[subprocess.Popen[str], dict]:
-    owner = subprocess.Popen(
-        [sys.executable, "-c", OWNER, tier, *ways], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    owner = subprocess.Popen([sys.executable, "-c", OWNER, tier, *ways], **pipes, text=True)
     return owner, json.loads(owner.stdout.readline())
 
 
@@ -94,7 +93,24 @@ class TestOwnerIsKilled:
             os.kill(seen["holder"], signal.SIGKILL)
         assert mounts() == mounted
         assert temp_files() - files == set()
-        for pipe in (owner.stdin, owner.stdout):
+        for pipe in (owner.stdin, owner.stdout, owner.stderr):
+            pipe.close()
+
+    def test_something_unread_does_not_delay_the_end(self, tier):
+        """The zygote finds its socket reset then. Raised, that would end its interpreter in order, which takes long."""
+        owner, seen = start_owner(tier)
+        zygote, programs = seen["pids"][0], seen["pids"][3 if tier == "nsjail" else 2 :]
+        owner.send_signal(signal.SIGSTOP)
+        wait_until(lambda: state_of(owner.pid) == "T", "it is stopped")
+        os.kill(programs[-1], signal.SIGKILL)
+        wait_until(lambda: not state_of(programs[-1]), "the zygote has reported its end")
+        with open(f"/proc/{zygote}/fd/2") as log:
+            owner.kill()
+            wait_until(lambda: all(map(is_gone, programs)), "user code is gone", limit_s=1.0)
+            owner.wait()
+            wait_until(lambda: all(map(is_gone, seen["pids"])), "all processes are gone")
+            assert "Traceback" not in log.read()
+        for pipe in (owner.stdin, owner.stdout, owner.stderr):
             pipe.close()
 
     def test_an_owner_that_exits_without_closing(self, tier):
@@ -102,7 +118,7 @@ class TestOwnerIsKilled:
         assert owner.wait(30) == 0
         wait_until(lambda: all(map(is_gone, seen["pids"])), "all processes are gone")
         wait_until(lambda: not os.path.exists(seen["cgroup"]), "the cgroup is gone")
-        for pipe in (owner.stdin, owner.stdout):
+        for pipe in (owner.stdin, owner.stdout, owner.stderr):
             pipe.close()
 
 

@@ -13,8 +13,8 @@ LINES = st.sampled_from(
         "x = 1", "x", "x + 1", "print(x)", "(x", "x)", ")", "[1,", "2]", '"""', "'''", "'a", "b'", "'a' 'b'", "# c",
         "   ", "if x:", "    y = 2", "    y", "\ty", "else:", "def f():", "    return 1", "@f", "f()", "return 1",
         "yield", "", "await x", "x; y", "(x := 2)", "lambda: 0", "x if x else", "3",
-        "from __future__ import annotations", "global x", "print(1) # c", "'doc'", "class A: pass", "x \\", "+ 2", "f'{x}'", "x\xa0", "x\x0c", "x\r",
-        "*a, b", "...", "é",
+        "from __future__ import annotations", "global x", "print(1) # c", "'doc'", "class A: pass",
+        "x \\", "+ 2", "f'{x}'", "x\xa0", "x\x0c", "x\r", "*a, b", "...", "é",
     ]
 )  # fmt: skip
 
