@@ -1,10 +1,10 @@
-"""The ``retool`` command: ``retool demo`` runs problems end to end, ``retool doctor`` looks at the machine.
+"""The ``retool`` command: ``demo`` runs problems, ``grade`` scores old runs, ``doctor`` looks at the machine.
 
 Exit codes: 0 it worked; 1 something failed (an attempt raised, no sandbox tier works); 2 the command was called
 wrongly; 130 interrupted with Ctrl-C. The table goes to standard output, progress and messages to standard error.
 
 The one setting that the package takes from the environment, ``OPENAI_API_KEY``, is read here. Apart from it,
-``sandbox/launch.py`` and ``grading/symbolic.py`` read facts about the machine (``LD_LIBRARY_PATH``,
+``sandbox/launch.py`` and ``grading/workers.py`` read facts about the machine (``LD_LIBRARY_PATH``,
 ``OPENBLAS_CORETYPE``, ``OPENBLAS_L2_SIZE``), only to hand them on to the interpreters they start.
 """
 
@@ -19,6 +19,7 @@ from rich.console import Console
 from retool_env.errors import ConfigurationError, ProblemError, ReToolError
 
 if TYPE_CHECKING:
+    from retool_env.grading.presets import Preset
     from retool_env.protocol.base import InterpreterMode
 
 # Tracebacks with local variables would show an API key.
@@ -60,6 +61,7 @@ def demo(
     interpreter: Annotated[
         str, typer.Option(help="fresh: one for every block of code; session: one for all blocks of an attempt.")
     ] = "fresh",
+    grader: Annotated[str, typer.Option(help="strict, default or lenient: how answers are compared.")] = "default",
     tier: Annotated[str, typer.Option(help="Sandbox tier: auto, nsjail or landlock; none isolates nothing.")] = "auto",
     timeout_s: Annotated[float, typer.Option(min=0.1, help="Seconds a block of code may run.")] = 5.0,
     concurrency: Annotated[int, typer.Option(min=1, help="Attempts that run at the same time.")] = 16,
@@ -98,8 +100,56 @@ def demo(
         raise typer.BadParameter("--question-column and --answer-column are of a file: give it with --problems")
     options = DemoOptions(
         n=n, seed=seed, problems=problems, question_column=question_column, answer_column=answer_column,
-        protocol=protocol, reward=reward, interpreter=cast("InterpreterMode", interpreter), tier=tier,
-        timeout_s=timeout_s, concurrency=concurrency, out=out, server=server,
+        protocol=protocol, reward=reward, interpreter=cast("InterpreterMode", interpreter),
+        grader=cast("Preset", grader), tier=tier, timeout_s=timeout_s, concurrency=concurrency, out=out, server=server,
+    )  # fmt: skip
+    try:
+        code = run(options, Console(), errors)
+    except KeyboardInterrupt:
+        errors.print("interrupted", style="yellow")
+        raise typer.Exit(130) from None
+    except (ConfigurationError, ProblemError) as error:
+        _complain(errors, error)
+        raise typer.Exit(2) from None
+    except (ReToolError, OSError) as error:
+        _complain(errors, error)
+        raise typer.Exit(1) from None
+    raise typer.Exit(code)
+
+
+@app.command()
+def grade(
+    file: Annotated[
+        Path, typer.Argument(help="JSONL with a text and a gold answer in each row, or trajectories; - reads stdin.")
+    ],
+    text_column: Annotated[
+        str | None, typer.Option(help="Column of what the model wrote.", show_default="found by its name")
+    ] = None,
+    gold_column: Annotated[
+        str | None, typer.Option(help="Column of the gold answer.", show_default="found by its name")
+    ] = None,
+    preset: Annotated[str, typer.Option(help="strict, default or lenient: what counts as an answer.")] = "default",
+    limit_s: Annotated[float, typer.Option(min=0.1, help="Seconds that one comparison may take.")] = 4.0,
+    workers: Annotated[int, typer.Option(min=1, help="Rows that are graded at the same time.")] = 1,
+    out: Annotated[
+        Path | None, typer.Option(help="A new file for the grades, one row for each.", show_default="none")
+    ] = None,
+    compare: Annotated[
+        str | None,
+        typer.Option(help="Column of an old score to compare with (0.5 and more: correct).", show_default="none"),
+    ] = None,
+) -> None:
+    """Grades a file of texts and gold answers, and prints a summary by method: to score old runs again.
+
+    A column can be a field of an object: reward_model.ground_truth. Exit code 1 if a row could not be read.
+    """
+    from retool_env.cli_grade import GradeOptions, run
+    from retool_env.cli_grade_rows import Columns
+
+    errors = Console(stderr=True)
+    options = GradeOptions(
+        file=file, columns=Columns(text_column, gold_column, compare), preset=preset,
+        limit_s=limit_s, workers=workers, out=out,
     )  # fmt: skip
     try:
         code = run(options, Console(), errors)

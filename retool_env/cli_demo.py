@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from retool_env.demo import DemoSummary
+    from retool_env.grading.presets import Preset
     from retool_env.problems import Problem
     from retool_env.protocol.base import InterpreterMode
     from retool_env.rollout import TextPolicy
@@ -68,6 +69,7 @@ class DemoOptions:
         protocol: Name of the protocol.
         reward: Name of the reward table.
         interpreter: Whether the blocks of an attempt share one interpreter ("session") or not ("fresh").
+        grader: Name of the grader's preset.
         tier: Name of the sandbox tier.
         timeout_s: Seconds a block of code may run.
         concurrency: Attempts at the same time.
@@ -83,6 +85,7 @@ class DemoOptions:
     protocol: str
     reward: str
     interpreter: InterpreterMode
+    grader: Preset
     tier: str
     timeout_s: float
     concurrency: int
@@ -234,6 +237,7 @@ async def _run(
                 protocol=options.protocol,
                 reward=options.reward,
                 interpreter=options.interpreter,
+                grader=options.grader,
                 tier=options.tier,
                 timeout_s=options.timeout_s,
                 concurrency=options.concurrency,

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from retool_env.errors import ConfigurationError
+from retool_env.grading.presets import Preset
+from retool_env.grading.symbolic import LIMIT_S
 from retool_env.protocol import get_protocol
 from retool_env.protocol.base import InterpreterMode, Limits
 from retool_env.protocol.prompts import code_description
@@ -29,6 +31,9 @@ class EpisodeOptions(TypedDict, total=False):
     on_no_action: Literal["end", "feedback"]
     max_no_action: int
     require_box: bool
+    grader: Preset
+    grade_limit_s: float
+    on_grade_timeout: Literal["wrong", "fault"]
     prompt_template: str | os.PathLike[str] | None
     interpreter: InterpreterMode
     tools: Sequence[Tool]
@@ -53,6 +58,13 @@ class EpisodeConfig(BaseModel):
         on_no_action: What a turn with neither code nor answer does: ``"end"`` the attempt, or give ``"feedback"``.
         max_no_action: How many times such feedback is given; the next such turn ends the attempt.
         require_box: An answer that is not in a ``\boxed{}`` is wrong by its format.
+        grader: How answers are compared: the preset ``"strict"`` (as verl's math_dapo), ``"default"`` or ``"lenient"``
+            of ``retool_env.grading``. It does not change what the protocol takes for an answer.
+        grade_limit_s: Seconds that comparing one answer may take; starting the grader's processes is not counted.
+        on_grade_timeout: What an answer does that cannot be compared within the grader's limits of time and memory: it
+            is ``"wrong"``, and counted apart; or the attempt ends as a ``"fault"``, which pays nothing and is to be
+            masked out. Nearly all such answers are nonsense, and a policy that is spared for them may learn to write
+            them.
         prompt_template: A template in place of the protocol's own: its text, or a ``Path`` to a UTF-8 file that is
             read once. The fields it can hold are those of ``Protocol.messages``.
         interpreter: ``"fresh"`` gives every block of code an interpreter of its own, as in the paper. With
@@ -75,6 +87,9 @@ class EpisodeConfig(BaseModel):
     on_no_action: Literal["end", "feedback"] = "end"
     max_no_action: int = Field(default=2, ge=1)
     require_box: bool = True
+    grader: Preset = "default"
+    grade_limit_s: float = Field(default=LIMIT_S, gt=0, allow_inf_nan=False)
+    on_grade_timeout: Literal["wrong", "fault"] = "wrong"
     prompt_template: str | None = None
     interpreter: InterpreterMode = "fresh"
     tools: tuple[Tool, ...] = ()

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from retool_env.config import EpisodeConfig
 from retool_env.env import ReToolEnv
 from retool_env.errors import ConfigurationError
+from retool_env.grading.presets import Preset
 from retool_env.outcome import FAULTS
 from retool_env.problems import Problem
 from retool_env.protocol.base import InterpreterMode
@@ -60,6 +61,8 @@ class DemoSummary:
         reward: Name of the reward table.
         wall_s: Seconds of the whole run, the sandbox's start included.
         interpreter: Whether the blocks of an attempt shared one interpreter ("session") or not ("fresh").
+        grader: Name of the grader's preset.
+        grade_timeouts: Answers that could not be compared within the grader's limits, over all finished attempts.
     """
 
     attempts: int
@@ -78,6 +81,8 @@ class DemoSummary:
     reward: str
     wall_s: float
     interpreter: InterpreterMode = "fresh"
+    grader: Preset = "default"
+    grade_timeouts: int = 0
 
     def rows(self) -> list[tuple[str, str]]:
         """Returns the summary as rows of a table: a name and a value, in order."""
@@ -95,9 +100,11 @@ class DemoSummary:
             ("time-outs", str(self.executions.get(ExecutionStatus.TIMEOUT, 0))),
             ("other verdicts", _counts(others)),
             ("latency p50 / p99", f"{_milliseconds(self.latency_p50_s)} / {_milliseconds(self.latency_p99_s)}"),
+            ("grading time-outs", str(self.grade_timeouts)),
             ("ended", _counts(self.ended)),
             ("protocol", self.protocol),
             ("interpreter", self.interpreter),
+            ("grader", self.grader),
             ("sandbox tier", self.tier),
             ("wall time", f"{self.wall_s:.1f} s"),
         ]
@@ -113,6 +120,7 @@ async def run_demo(
     protocol: str = "code_tags",
     reward: str = "tool_aware",
     interpreter: InterpreterMode = "fresh",
+    grader: Preset = "default",
     tier: str = "auto",
     timeout_s: float = 5.0,
     concurrency: int = 16,
@@ -130,6 +138,7 @@ async def run_demo(
         protocol: Name of the protocol.
         reward: Name of the reward table.
         interpreter: Whether the blocks of an attempt share one interpreter ("session") or not ("fresh").
+        grader: Name of the grader's preset.
         tier: Name of the sandbox tier.
         timeout_s: Seconds a block of code may run.
         concurrency: Attempts at the same time.
@@ -143,7 +152,7 @@ async def run_demo(
     """
     if concurrency < 1:
         raise ConfigurationError(f"concurrency: must be at least 1, got {concurrency}")
-    EpisodeConfig(protocol=protocol, reward=reward, interpreter=interpreter)
+    EpisodeConfig(protocol=protocol, reward=reward, interpreter=interpreter, grader=grader)
     begin = time.perf_counter()
     trajectories: list[Trajectory] = []
     failures: list[AttemptFailure] = []
@@ -153,7 +162,9 @@ async def run_demo(
         async def work(queue: Iterator[tuple[int, Problem]]) -> None:
             for attempt, problem in queue:
                 try:
-                    trajectory = await run_attempt(problem, policy, sandbox, protocol, reward, attempt, interpreter)
+                    trajectory = await run_attempt(
+                        problem, policy, sandbox, protocol, reward, attempt, interpreter, grader
+                    )
                 except ConfigurationError:
                     raise
                 except Exception as error:
@@ -182,6 +193,7 @@ async def run_demo(
         reward=reward,
         wall_s=time.perf_counter() - begin,
         interpreter=interpreter,
+        grader=grader,
     )
 
 
@@ -193,6 +205,7 @@ async def run_attempt(
     reward: str = "tool_aware",
     attempt: int = 0,
     interpreter: InterpreterMode = "fresh",
+    grader: Preset = "default",
 ) -> Trajectory:
     """Runs one attempt to its end: the loop between a policy and a ``ReToolEnv``.
 
@@ -204,11 +217,14 @@ async def run_attempt(
         reward: Name of the reward table.
         attempt: Number of the attempt, which the policy may see.
         interpreter: Whether its blocks share one interpreter.
+        grader: Name of the grader's preset.
 
     Returns:
         The finished trajectory.
     """
-    env = ReToolEnv([problem], protocol=protocol, reward=reward, interpreter=interpreter, sandbox=sandbox)
+    env = ReToolEnv(
+        [problem], protocol=protocol, reward=reward, interpreter=interpreter, grader=grader, sandbox=sandbox
+    )
     try:
         await env.areset(options={"problem": 0})
         episode = env.episode
@@ -259,6 +275,7 @@ def _summarise(
     reward: str,
     wall_s: float,
     interpreter: InterpreterMode,
+    grader: Preset,
 ) -> DemoSummary:
     outcomes = [trajectory.outcome for trajectory in trajectories if trajectory.outcome is not None]
     counted = [outcome for outcome in outcomes if outcome.ended not in FAULTS]
@@ -282,6 +299,8 @@ def _summarise(
         reward=reward,
         wall_s=wall_s,
         interpreter=interpreter,
+        grader=grader,
+        grade_timeouts=sum(turn.grade is not None and turn.grade.timed_out for turn in turns),
     )
 
 

@@ -43,8 +43,10 @@ class TurnWork:
 
 @dataclass(frozen=True, slots=True)
 class _GradeAnswer:
-    answer: str
+    answer: Answer
     gold: str
+    preset: str
+    limit_s: float
 
 
 _Work = ToolCall | _GradeAnswer
@@ -66,7 +68,7 @@ def drive(episode: Episode, action: Action, interpreter: Interpreter) -> TurnWor
     Raises:
         SandboxError: The sandbox cannot be made, is closed, or has as many sessions as it may have.
     """
-    from retool_env.grading import grade_answer
+    from retool_env.grading import grade, grade_answer
 
     done = TurnWork()
     with _closed_at_the_end(episode, interpreter):
@@ -75,7 +77,10 @@ def drive(episode: Episode, action: Action, interpreter: Interpreter) -> TurnWor
         while work is not None:
             answer: ExecutionResult | ToolResult | Grade
             if isinstance(work, _GradeAnswer):
-                answer = grade_answer(work.answer, work.gold)
+                # verl looks for a box of its own at the end of the whole text.
+                strict = work.preset == "strict"
+                judge, text = (grade, work.answer.kept) if strict else (grade_answer, work.answer.text)
+                answer = judge(text, work.gold, preset=work.preset, limit_s=work.limit_s)
             elif work.name == CODE_INTERPRETER:
                 answer = interpreter.run(work.arguments["code"])
             else:
@@ -86,7 +91,7 @@ def drive(episode: Episode, action: Action, interpreter: Interpreter) -> TurnWor
 
 async def adrive(episode: Episode, action: Action, interpreter: Interpreter) -> TurnWork:
     """Does the same as ``drive`` without blocking the event loop."""
-    from retool_env.grading import agrade_answer
+    from retool_env.grading import agrade, agrade_answer
 
     done = TurnWork()
     with _closed_at_the_end(episode, interpreter):
@@ -95,7 +100,9 @@ async def adrive(episode: Episode, action: Action, interpreter: Interpreter) -> 
         while work is not None:
             answer: ExecutionResult | ToolResult | Grade
             if isinstance(work, _GradeAnswer):
-                answer = await agrade_answer(work.answer, work.gold)
+                strict = work.preset == "strict"
+                judge, text = (agrade, work.answer.kept) if strict else (agrade_answer, work.answer.text)
+                answer = await judge(text, work.gold, preset=work.preset, limit_s=work.limit_s)
             elif work.name == CODE_INTERPRETER:
                 answer = await interpreter.arun(work.arguments["code"])
             else:
@@ -127,9 +134,10 @@ def _steps(episode: Episode, action: Action, interpreter: Interpreter, done: Tur
     match action:
         case Feedback():
             done.observation = episode.observe(())
-        case Answer(text=answer):
+        case Answer():
             if episode.needs_grade:
-                grade = yield _GradeAnswer(answer, episode.problem.answer)
+                config = episode.config
+                grade = yield _GradeAnswer(action, episode.problem.answer, config.grader, config.grade_limit_s)
                 assert not isinstance(grade, ExecutionResult | ToolResult)
                 done.grade = grade
             episode.finish(done.grade)

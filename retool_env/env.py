@@ -82,6 +82,7 @@ class ReToolEnv(gymnasium.Env[str, str]):
     | ``fault`` | bool | it ended through no fault of the policy: mask it out or drop it |
     | ``answer`` | str | the final answer; "" if there is none |
     | ``correct`` | bool | the answer was graded as right |
+    | ``grade_timed_out`` | bool | the answer could not be compared within the grader's limits |
     | ``reward_breakdown`` | dict | the parts of the reward; empty until the end |
 
     Timings are in ``last_execution`` and in ``trajectory()``.
@@ -121,8 +122,8 @@ class ReToolEnv(gymnasium.Env[str, str]):
             render_mode: "ansi" (``render`` returns text), "html" (it returns a fragment), "human" (every reset and step
                 prints), or None.
             **rules: The fields of ``EpisodeConfig``: ``protocol="code_tags"``, ``reward="tool_aware"``,
-                ``max_turns=16``, ``max_tool_calls=16``, ``tools=[...]``, ... Not ``timeout_s`` and ``memory_mb``: the
-                limits that are stated are those of the sandbox.
+                ``grader="default"``, ``max_turns=16``, ``max_tool_calls=16``, ``tools=[...]``, ... Not ``timeout_s``
+                and ``memory_mb``: the limits that are stated are those of the sandbox.
 
         Raises:
             InvalidOptionError: An option has a value that cannot work.
@@ -370,6 +371,7 @@ class ReToolEnv(gymnasium.Env[str, str]):
             "fault": outcome is not None and outcome.fault,
             "answer": "" if outcome is None else outcome.answer or "",
             "correct": outcome is not None and outcome.correct,
+            "grade_timed_out": turn is not None and turn.done.grade is not None and turn.done.grade.timed_out,
             "reward_breakdown": {} if outcome is None else dict(outcome.breakdown),
         }
 

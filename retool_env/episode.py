@@ -50,7 +50,10 @@ _NO_ACTION_MESSAGE: Final = (
 
 
 class Verdict(Protocol):
-    """What an episode needs of a grade (``retool_env.grading.Grade`` has it)."""
+    """What an episode needs of a grade (``retool_env.grading.Grade`` has it).
+
+    With ``on_grade_timeout="fault"`` it is asked for ``timed_out``, too, where it has that.
+    """
 
     @property
     def correct(self) -> bool:
@@ -246,7 +249,7 @@ class Episode:
         return observation
 
     def finish(self, grade: Verdict | None) -> None:
-        """Takes the grade of the answer and ends the attempt.
+        """Takes the grade of the answer and ends the attempt; one that timed out may be a fault (``on_grade_timeout``).
 
         Args:
             grade: The grade, or None where the answer was not graded (see ``needs_grade``): it is wrong then.
@@ -256,13 +259,14 @@ class Episode:
         """
         self._expect(_Awaits.GRADE)
         self._correct = self.needs_grade and grade is not None and bool(grade.correct)
-        self._end(EndReason.ANSWERED)
+        timed_out = self.config.on_grade_timeout == "fault" and getattr(grade, "timed_out", False)
+        self._end(EndReason.GRADE_TIMEOUT if timed_out else EndReason.ANSWERED)
 
     def fail(self, reason: EndReason) -> None:
         """Ends the attempt because of a fault that is not the policy's.
 
         Args:
-            reason: ``SANDBOX_UNAVAILABLE`` or ``ABORTED``.
+            reason: ``SANDBOX_UNAVAILABLE``, ``ABORTED`` or ``GRADE_TIMEOUT``.
 
         Raises:
             EpisodeError: The attempt is over, or the reason is not a fault.

@@ -8,7 +8,7 @@ from typing import Final
 
 from retool_env.protocol.base import EndReason
 
-FAULTS: Final = frozenset({EndReason.ABORTED, EndReason.SANDBOX_UNAVAILABLE})
+FAULTS: Final = frozenset({EndReason.ABORTED, EndReason.SANDBOX_UNAVAILABLE, EndReason.GRADE_TIMEOUT})
 """Ends that are not the policy's fault: they pay 0.0 whatever the reward table, and belong masked out or dropped."""
 
 

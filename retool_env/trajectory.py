@@ -7,6 +7,7 @@ with a new version. A record of an older version is read as one of the current v
 |---|---|
 | 1 | |
 | 2 | ``rules.interpreter``; ``queue_s``, ``code_chars`` and ``restarted`` of an execution |
+| 3 | ``rules.grader``, ``rules.grade_limit_s``, ``rules.on_grade_timeout``; the end ``grade_timeout`` |
 """
 
 from __future__ import annotations
@@ -23,13 +24,15 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from retool_env.errors import ConfigurationError, TrajectoryError
+from retool_env.grading.presets import Preset
+from retool_env.grading.symbolic import LIMIT_S
 from retool_env.plain import plain_json, plain_text
 from retool_env.problems.problem import Problem
 from retool_env.protocol.base import EndReason, Finish, InterpreterMode
 from retool_env.sandbox.api import ExecutionStatus
 
-FORMAT_VERSION: Final = 2
-_READABLE: Final = (1, 2)
+FORMAT_VERSION: Final = 3
+_READABLE: Final = (1, 2, 3)
 
 
 def _valid(value: object) -> object:
@@ -70,6 +73,9 @@ class RulesRecord(_Record):
     prompt_template: _Text | None
     special_tokens: tuple[_Text, ...]
     interpreter: InterpreterMode = "fresh"
+    grader: Preset = "default"
+    grade_limit_s: float = LIMIT_S
+    on_grade_timeout: Literal["wrong", "fault"] = "wrong"
 
 
 class CallRecord(_Record):
@@ -112,7 +118,15 @@ class ToolRecord(_Record):
 
 
 class GradeRecord(_Record):
-    """What the grader said about the answer."""
+    """What the grader (``rules.grader``) said about the answer.
+
+    Attributes:
+        correct: It is the gold answer.
+        method: The layer that decided.
+        reason: Why, in a few words.
+        timed_out: It could not be compared within the limits; ``rules.on_grade_timeout`` says what that meant.
+        elapsed_s: Seconds of the grading.
+    """
 
     correct: bool
     method: _Text
@@ -188,7 +202,7 @@ class Trajectory(_Record):
         outcome: How it came out; None while it goes on.
     """
 
-    format_version: Literal[2] = FORMAT_VERSION
+    format_version: Literal[3] = FORMAT_VERSION
     package_version: str
     problem: Annotated[Problem, BeforeValidator(_plain_problem)]
     rules: RulesRecord
@@ -231,7 +245,7 @@ class Trajectory(_Record):
         if version is None:
             raise TrajectoryError(f"{where}: not a trajectory: there is no format_version")
         if type(version) is not int or version not in _READABLE:
-            readable = " and ".join(map(str, _READABLE))
+            readable = f"{', '.join(map(str, _READABLE[:-1]))} and {_READABLE[-1]}"
             raise TrajectoryError(
                 f"{where}: unknown format_version {version!r:.80}; this release reads {readable}; "
                 "read the file with the release that wrote it, or a later one"

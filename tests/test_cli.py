@@ -94,7 +94,8 @@ def problems(tmp_path: Path) -> Path:
 
 
 def test_help_lists_the_commands_that_exist_and_no_others() -> None:
-    assert {command.callback.__name__ for command in app.registered_commands if command.callback} == {"demo", "doctor"}
+    names = {command.callback.__name__ for command in app.registered_commands if command.callback}
+    assert names == {"demo", "grade", "doctor"}
     result = runner.invoke(app, ["--help"])
     assert result.exit_code == 0
     assert "demo" in result.output
@@ -131,6 +132,14 @@ class TestDemo:
         assert result.exit_code == 0, result.output
         assert re.search(r"interpreter\W+session", result.output)
         assert {attempt.rules.interpreter for attempt in read_jsonl(out)} == {"session"}
+
+    @pytest.mark.parametrize("grader", ["strict", "lenient"])
+    def test_grades_by_the_preset_that_is_asked_for(self, grader: str, tmp_path: Path) -> None:
+        out = tmp_path / "out.jsonl"
+        result = runner.invoke(app, ["demo", "-n", "4", "--grader", grader, "--out", str(out)])
+        assert result.exit_code == 0, result.output
+        assert re.search(rf"grader\W+{grader}", result.output)
+        assert {attempt.rules.grader for attempt in read_jsonl(out)} == {grader}
 
     def test_takes_problems_from_a_file(self, problems: Path, tmp_path: Path) -> None:
         out = tmp_path / "out.jsonl"
@@ -236,6 +245,7 @@ class TestDemo:
             (["--reward", "gold_stars"], "tool_aware"),
             (["--tier", "cardboard"], "landlock"),
             (["--interpreter", "immortal"], "'session'"),
+            (["--grader", "generous"], "'lenient'"),
             (["--problems", "no_such_file.jsonl"], "no_such_file.jsonl"),
             (["--question-column", "Aufgabe"], "--problems"),
             (["--answer-column", "Lösung"], "--problems"),

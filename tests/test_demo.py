@@ -172,9 +172,11 @@ def test_rows_name_every_verdict() -> None:
         ("time-outs", "1"),
         ("other verdicts", "memory 3, unavailable 1, retried 2"),
         ("latency p50 / p99", "1.2 ms / 500.0 ms"),
+        ("grading time-outs", "0"),
         ("ended", "answered 7, sandbox_unavailable 1"),
         ("protocol", "code_tags"),
         ("interpreter", "fresh"),
+        ("grader", "default"),
         ("sandbox tier", "nsjail"),
         ("wall time", "3.0 s"),
     ]

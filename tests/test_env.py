@@ -41,6 +41,7 @@ KEYS = {
     "fault",
     "answer",
     "correct",
+    "grade_timed_out",
     "reward_breakdown",
 }
 

@@ -201,7 +201,7 @@ def test_an_open_block_is_incomplete() -> None:
 
 
 @pytest.mark.parametrize("reward", ["tool_aware", "paper", "verl"])
-@pytest.mark.parametrize("reason", [EndReason.ABORTED, EndReason.SANDBOX_UNAVAILABLE])
+@pytest.mark.parametrize("reason", [EndReason.ABORTED, EndReason.SANDBOX_UNAVAILABLE, EndReason.GRADE_TIMEOUT])
 def test_a_fault_pays_nothing_and_is_marked(reason: EndReason, reward: str) -> None:
     attempt = episode(reward=reward)
     run_code(attempt)
@@ -210,6 +210,34 @@ def test_a_fault_pays_nothing_and_is_marked(reason: EndReason, reward: str) -> N
     outcome = attempt.outcome()
     assert (outcome.reward, outcome.breakdown, outcome.fault, outcome.ended) == (0.0, {}, True, reason)
     assert outcome.interpreter_calls == 1
+
+
+@dataclass
+class TimedOut:
+    correct: bool = False
+    timed_out: bool = True
+
+
+@pytest.mark.parametrize("reward", ["tool_aware", "paper", "verl"])
+def test_a_grade_that_timed_out_is_wrong_unless_it_is_to_be_a_fault(reward: str) -> None:
+    wrong, fault = episode(reward=reward), episode(reward=reward, on_grade_timeout="fault")
+    for attempt in (wrong, fault):
+        attempt.read(ANSWER)
+        attempt.finish(TimedOut())
+    plain = episode(reward=reward)
+    plain.read(ANSWER)
+    plain.finish(Graded(False))
+    assert wrong.outcome() == plain.outcome()
+    outcome = fault.outcome()
+    assert (outcome.ended, outcome.fault, outcome.reward) == (EndReason.GRADE_TIMEOUT, True, 0.0)
+    assert (outcome.answer, outcome.correct, outcome.ended.truncated) == ("42", False, True)
+
+
+def test_where_a_timed_out_grade_is_a_fault_other_grades_are_as_before() -> None:
+    attempt = episode(on_grade_timeout="fault")
+    attempt.read(ANSWER)
+    attempt.finish(Graded(True))
+    assert attempt.outcome().correct
 
 
 def test_an_aborted_turn_is_a_fault() -> None:
@@ -340,6 +368,10 @@ def test_a_finish_must_be_one_of_the_three_words() -> None:
         ({"max_tool_calls": -1}, "max_tool_calls"),
         ({"timeout_s": float("inf")}, "timeout_s"),
         ({"on_no_action": "panic"}, "on_no_action"),
+        ({"grader": "generous"}, "grader.*'strict', 'default' or 'lenient'"),
+        ({"grade_limit_s": 0}, "grade_limit_s"),
+        ({"grade_limit_s": float("inf")}, "grade_limit_s"),
+        ({"on_grade_timeout": "ignore"}, "on_grade_timeout"),
         ({"max_turn": 3}, "max_turn: "),
         ({"special_tokens": ("",)}, "special_tokens"),
         ({"prompt_template": "no field"}, "question"),

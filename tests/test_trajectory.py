@@ -5,6 +5,7 @@ import json
 import math
 import subprocess
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -122,7 +123,7 @@ def test_tools_and_custom_rewards_are_recorded_by_name() -> None:
 
 def test_it_is_frozen_and_knows_its_version() -> None:
     trajectory = record(ANSWER)
-    assert trajectory.format_version == 2
+    assert trajectory.format_version == 3
     assert trajectory.package_version
     with pytest.raises(ValidationError):
         trajectory.prompt = "other"  # type: ignore[misc]
@@ -267,7 +268,7 @@ def damaged(**changes: Any) -> str:
         ("[]", "not a trajectory"),
         ("{}", "not a trajectory"),
         ("[" * 100_000, "damaged"),
-        (damaged(format_version=3), "unknown format_version 3"),
+        (damaged(format_version=4), "unknown format_version 4; this release reads 1, 2 and 3"),
         (damaged(format_version=True), "unknown format_version True"),
         (damaged(format_version=[1]), "unknown format_version"),
         (damaged(format_version="x" * 1000), "unknown format_version"),
@@ -295,9 +296,18 @@ def test_bytes_that_are_not_utf8_are_damage(tmp_path: Path) -> None:
         list(read_jsonl(path))
 
 
+def second_version(trajectory: Trajectory) -> dict[str, Any]:
+    """The record as version 2 of the format had it."""
+    data = json.loads(trajectory.to_json())
+    data["format_version"] = 2
+    for name in ("grader", "grade_limit_s", "on_grade_timeout"):
+        del data["rules"][name]
+    return data
+
+
 def first_version(trajectory: Trajectory) -> dict[str, Any]:
     """The record as version 1 of the format had it."""
-    data = json.loads(trajectory.to_json())
+    data = second_version(trajectory)
     data["format_version"] = 1
     del data["rules"]["interpreter"]
     for turn in data["turns"]:
@@ -308,16 +318,21 @@ def first_version(trajectory: Trajectory) -> dict[str, Any]:
     return data
 
 
-def test_files_of_the_first_version_are_read_as_what_they_meant(tmp_path: Path) -> None:
+@pytest.mark.parametrize("older", [first_version, second_version])
+def test_files_of_older_versions_are_read_as_what_they_meant(
+    tmp_path: Path, older: Callable[[Trajectory], dict[str, Any]]
+) -> None:
     path = tmp_path / "old.jsonl"
     recorded = record(CODE, ANSWER)
-    path.write_text(json.dumps(first_version(recorded)) + "\n")
+    path.write_text(json.dumps(older(recorded)) + "\n")
     (old,) = read_jsonl(path)
     assert old == recorded
-    assert (old.format_version, old.rules.interpreter) == (2, "fresh")
+    rules = (old.rules.interpreter, old.rules.grader, old.rules.grade_limit_s, old.rules.on_grade_timeout)
+    assert (old.format_version, rules) == (3, ("fresh", "default", 4.0, "wrong"))
     write_jsonl(path, old)  # and what is written again is of the version it says
     assert list(read_jsonl(path)) == [recorded, recorded]
-    assert [json.loads(line)["format_version"] for line in path.read_text().splitlines()] == [1, 2]
+    versions = [json.loads(line)["format_version"] for line in path.read_text().splitlines()]
+    assert versions == [older(recorded)["format_version"], 3]
 
 
 def test_a_damaged_line_of_the_first_version_is_damaged() -> None:

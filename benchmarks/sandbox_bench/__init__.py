@@ -20,11 +20,12 @@ editable install would more than double their time, and flatter everything that 
     ``slowness``; ``per_core``: way -> program -> concurrency (text) -> executions a second and core; the way
     ``subprocess`` has the single concurrency "cores"; ``unsupported``: way -> reason.
 ``sessions``
-    ``slowness``; ``open`` (with the first turn), ``turn``, ``fork``: summaries; ``memory_mb``: ``plain`` and
-    ``immortal``, each with ``idle`` and ``after_sympy``, each ``{"n", "median", "largest"}``; ``many``: ``asked``,
-    ``open``, ``answered``, ``kept`` (that still knew their state), ``open_s``, ``private_mb`` (median of one; None
-    where the kernel does not say), ``page_tables_mb`` (the same), ``descriptors`` (of this process, for all) and, where
-    fewer were open than asked for, ``refused`` (why).
+    ``slowness``; ``open`` (with the first turn), ``turn`` (after a pause), ``turn_at_once`` (right after the one
+    before), ``bare`` (after a pause, a bare Python sends a byte back), ``fork``: summaries; ``memory_mb``:
+    ``plain`` and ``immortal``, each with ``idle`` and ``after_sympy``, each ``{"n", "median", "largest"}``; ``many``:
+    ``asked``, ``open``, ``answered``, ``kept`` (that still knew their state), ``open_s``, ``private_mb`` (median of
+    one; None where the kernel does not say), ``page_tables_mb`` (the same), ``descriptors`` (of this process, for all)
+    and, where fewer were open than asked for, ``refused`` (why).
 ``kill``
     ``slowness``; ``runaway`` and ``fork_bomb``: summaries of the time from the kill to the end of the last process;
     ``verdict``: of the time from the deadline to the result; ``owner``: of the time from SIGKILL of the owner to the

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import socket
 import statistics
+import subprocess
+import sys
 import time
-from collections.abc import Iterable
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from retool_env.errors import SandboxError
@@ -17,6 +20,7 @@ from .processes import descendants, page_tables_mb, private_mb, settle
 from .programs import PROGRAMS, check
 from .stage import Stage
 
+_ANSWER = "import socket, sys; s = socket.socket(fileno=int(sys.argv[1]))\nwhile True: s.send(s.recv(1))"
 _REMEMBER = "print(seen)"
 
 
@@ -37,7 +41,7 @@ def measure(stage: Stage) -> dict[str, Any]:
 
 
 def _turns(stage: Stage, sandbox: Sandbox) -> dict[str, Any]:
-    opened, turns = [], []
+    opened, turns, at_once, bare = [], [], [], []
     for _ in range(stage.plan.sessions):
         stage.pause()
         start = time.perf_counter()
@@ -51,7 +55,30 @@ def _turns(stage: Stage, sandbox: Sandbox) -> dict[str, Any]:
             start = time.perf_counter()
             session.run("seen")
             turns.append(time.perf_counter() - start)
-    return {"open": summary(opened), "turn": summary(turns)}
+        for _ in range(stage.plan.turns):
+            start = time.perf_counter()
+            session.run("seen")
+            at_once.append(time.perf_counter() - start)
+    with _answering() as there:
+        for _ in range(stage.plan.turns):
+            stage.pause()
+            start = time.perf_counter()
+            there.send(b"x")
+            there.recv(1)
+            bare.append(time.perf_counter() - start)
+    return {"open": summary(opened), "turn": summary(turns), "turn_at_once": summary(at_once), "bare": summary(bare)}
+
+
+@contextmanager
+def _answering() -> Iterator[socket.socket]:
+    """Starts a bare Python that sends back what it is sent: the floor of anything that another process does."""
+    ours, theirs = socket.socketpair()
+    command = [sys.executable, "-S", "-c", _ANSWER, str(theirs.fileno())]
+    with ours, theirs, subprocess.Popen(command, pass_fds=[theirs.fileno()]) as process:
+        ours.send(b"x")
+        ours.recv(1)
+        yield ours
+        process.kill()
 
 
 def _forks(stage: Stage, sandbox: Sandbox) -> dict[str, Any]:

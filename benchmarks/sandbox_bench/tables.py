@@ -90,7 +90,9 @@ def _sessions(report: dict[str, Any]) -> Iterable[Table]:
     table = _table("sessions: ms", "", "p50", "p99")
     for key, text in (
         ("open", "open, and the first turn"),
-        ("turn", "the next turn, `seen`"),
+        ("turn", "the next turn, `seen`, after a pause"),
+        ("turn_at_once", "the same, back to back"),
+        ("bare", "a bare Python that answers, after a pause"),
         ("fork", "fork after P2"),
     ):
         table.add_row(text, *_times(part[key]))

@@ -10,7 +10,14 @@ from typing import Final
 
 from retool_env.grading.latex import clean, to_parser
 from retool_env.grading.names import has_variable, is_name, may_be_name
-from retool_env.grading.numeric import Number, keeps_sign, may_stand_for_irrational, parse_number, same_number
+from retool_env.grading.numeric import (
+    Number,
+    decimal_text,
+    keeps_sign,
+    may_stand_for_irrational,
+    parse_number,
+    same_number,
+)
 from retool_env.grading.shape import Kind, Shape, read_shape
 from retool_env.grading.units import read_unit, with_currency
 
@@ -151,12 +158,7 @@ def _number_against(number: Number, expression: str, ask: Ask, *, degrees: bool)
     if degrees:
         return _asked(ask("equal", expression, rf"\frac{{{value}\pi}}{{180}}"))
     if may_stand_for_irrational(number):
-        assert number.decimals is not None
-        scaled = number.value * 10**number.decimals
-        digits = str(abs(scaled.numerator)).rjust(number.decimals + 1, "0")
-        sign = "-" if scaled < 0 else ""
-        decimal = f"{sign}{digits[: len(digits) - number.decimals]}.{digits[len(digits) - number.decimals :]}"
-        return _asked(ask("approximates", expression, decimal))
+        return _asked(ask("approximates", expression, decimal_text(number)))
     return verdict
 
 

@@ -152,6 +152,8 @@ def _same_function(left: Any, right: Any) -> bool:
 
 def _cancels(left: Any, right: Any) -> bool:
     """Whether the difference of two constants that agree in many digits is zero as far as can be seen."""
+    if left**2 == right**2:  # the quick way for roots; as they agree, they do not differ in sign
+        return True
     try:
         difference = (left - right).evalf(2, maxn=_CANCELLED_DIGITS)
     except (ArithmeticError, ValueError, TypeError):
@@ -201,11 +203,21 @@ def inequality(gold: str, answer: str) -> bool:
 
 def approximates(expression: str, decimal: str) -> bool:
     """Whether a decimal is the expression's value, rounded or cut off at the decimal's last digit."""
+    return _within(expression, decimal, sympy.Rational(1))
+
+
+def rounds_to(expression: str, decimal: str) -> bool:
+    """Whether a decimal is the value, correctly rounded, of an expression that may have no finite decimal."""
+    return not parse_expression(expression).is_rational and _within(expression, decimal, sympy.Rational(1, 2))
+
+
+def _within(expression: str, decimal: str, units: Any) -> bool:
+    """Whether a decimal is the expression's value but for so many units of its last digit."""
     value = _value(parse_expression(expression))
     if value is None or not _is_real(value):
         return False
     last_digit = sympy.Rational(1, 10 ** len(decimal.partition(".")[2]))
-    return bool(abs(value.as_real_imag()[0] - sympy.Rational(decimal)) <= last_digit)
+    return bool(abs(value.as_real_imag()[0] - sympy.Rational(decimal)) <= units * last_digit)
 
 
 def varies(expression: str, other: str) -> bool:
@@ -249,5 +261,5 @@ def _repeatable(operation: Callable[[str, str], bool]) -> Callable[[str, str], b
 
 OPERATIONS: Final[dict[str, Callable[[str, str], bool]]] = {
     operation.__name__: _repeatable(operation)
-    for operation in (equal, equation, inequality, approximates, varies, parses)
+    for operation in (equal, equation, inequality, approximates, rounds_to, varies, parses)
 }

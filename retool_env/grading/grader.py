@@ -15,11 +15,13 @@ from functools import lru_cache
 from typing import Final
 
 from retool_env.grading.compare import Ask, Method, Verdict, compare, for_parser
-from retool_env.grading.extract import balanced, extract_answer, last_boxed, unwrap_boxes
+from retool_env.grading.extract import balanced, last_boxed, unwrap_boxes
 from retool_env.grading.latex import MAX_CHARS, clean
+from retool_env.grading.lenient import readings, rounded
 from retool_env.grading.numeric import parse_number
+from retool_env.grading.presets import check_preset, find_answer
 from retool_env.grading.shape import Kind, Shape, has_box, is_not_finite, read_shape
-from retool_env.grading.symbolic import LIMIT_S, WORKER, UndecidedError
+from retool_env.grading.symbolic import LIMIT_S, WORKERS, UndecidedError
 
 _MAX_GOLD_CHARS: Final = 4000
 _INTEGER: Final = re.compile(r"-?[0-9]{1,40}")
@@ -51,63 +53,80 @@ class _WorkerNeededError(Exception):
     """The in-process layers cannot decide."""
 
 
-def grade_answer(answer: str, gold: str, *, limit_s: float = LIMIT_S) -> Grade:
+def grade_answer(answer: str, gold: str, *, preset: str = "default", limit_s: float = LIMIT_S) -> Grade:
     r"""Grades an answer that was already extracted, such as the content of a box.
 
     Args:
         answer: The answer; LaTeX or plain text.
         gold: The reference answer; LaTeX or plain text, with or without dollars or a box.
-        limit_s: Wall-clock seconds that the worker may spend on this answer, its start and its queue not counted.
+        preset: How strictly they are compared: ``strict`` (the same string), ``default`` or ``lenient``.
+        limit_s: Seconds that a worker may spend on this answer. Its start, its queue, and time in which it was ready to
+            run but had no core, are not counted.
 
     Raises:
         TypeError: An argument is not a string.
-        ValueError: The gold is empty, too long or not finite (``check_gold`` at load time finds these and more).
+        ValueError: There is no such preset, ``limit_s`` is not positive, or the gold is empty, too long or not finite
+            (``check_gold`` at load time finds these and more). The strict preset takes any gold.
     """
     started = time.perf_counter()
-    _check_types(answer, gold)
-    verdict, timed_out = _guarded(answer, gold, _asker(limit_s))
+    _check(answer, gold, preset, limit_s)
+    if preset == "strict":
+        return _same_string(answer, gold, started)
+    verdict, timed_out = _guarded(answer, gold, preset, limit_s)
     return _grade(verdict, answer, started, timed_out)
 
 
-def grade(text: str, gold: str, *, answer_line: bool = False, limit_s: float = LIMIT_S) -> Grade:
+def grade(
+    text: str, gold: str, *, preset: str = "default", answer_line: bool | None = None, limit_s: float = LIMIT_S
+) -> Grade:
     r"""Grades what a policy wrote in its last turn.
 
     Args:
         text: The model's own text of its last turn. Spans of thought, code and tool output are stripped, then the last
             balanced ``\boxed{}`` is taken (without a box, an ``<answer></answer>``).
         gold: The reference answer.
-        answer_line: Without a box, also accept a last line ``Answer: 42``.
+        preset: ``default``; ``strict`` for what verl's ``math_dapo`` pays with ``strict_box_verify``, spans not
+            stripped; ``lenient`` for texts of models that were not told the format.
+        answer_line: Without a box, also accept a last line ``Answer: 42``. ``strict`` never does, ``lenient`` always.
         limit_s: As for ``grade_answer``.
 
     Raises:
         TypeError: An argument is not a string.
-        ValueError: The gold is unusable, as for ``grade_answer``.
+        ValueError: As for ``grade_answer``; or the preset does not do with answer lines what is asked for.
     """
     started = time.perf_counter()
-    _check_types(text, gold)
-    answer = extract_answer(text, answer_line=answer_line)
+    _check(text, gold, preset, limit_s, answer_line)
+    answer = find_answer(text, preset, answer_line)
     if answer is None:
-        return _grade(Verdict(False, Method.NONE, "no answer found"), None, started, False)
-    verdict, timed_out = _guarded(answer, gold, _asker(limit_s))
+        return _no_answer_found(started)
+    if preset == "strict":
+        return _same_string(answer, gold, started)
+    verdict, timed_out = _guarded(answer, gold, preset, limit_s)
     return _grade(verdict, answer, started, timed_out)
 
 
-async def agrade_answer(answer: str, gold: str, *, limit_s: float = LIMIT_S) -> Grade:
+async def agrade_answer(answer: str, gold: str, *, preset: str = "default", limit_s: float = LIMIT_S) -> Grade:
     """Does what ``grade_answer`` does without blocking the caller's event loop."""
     started = time.perf_counter()
-    _check_types(answer, gold)
-    verdict, timed_out = await _aguarded(answer, gold, limit_s)
+    _check(answer, gold, preset, limit_s)
+    if preset == "strict":
+        return _same_string(answer, gold, started)
+    verdict, timed_out = await _aguarded(answer, gold, preset, limit_s)
     return _grade(verdict, answer, started, timed_out)
 
 
-async def agrade(text: str, gold: str, *, answer_line: bool = False, limit_s: float = LIMIT_S) -> Grade:
+async def agrade(
+    text: str, gold: str, *, preset: str = "default", answer_line: bool | None = None, limit_s: float = LIMIT_S
+) -> Grade:
     """Does what ``grade`` does without blocking the caller's event loop."""
     started = time.perf_counter()
-    _check_types(text, gold)
-    answer = extract_answer(text, answer_line=answer_line)
+    _check(text, gold, preset, limit_s, answer_line)
+    answer = find_answer(text, preset, answer_line)
     if answer is None:
-        return _grade(Verdict(False, Method.NONE, "no answer found"), None, started, False)
-    verdict, timed_out = await _aguarded(answer, gold, limit_s)
+        return _no_answer_found(started)
+    if preset == "strict":
+        return _same_string(answer, gold, started)
+    verdict, timed_out = await _aguarded(answer, gold, preset, limit_s)
     return _grade(verdict, answer, started, timed_out)
 
 
@@ -153,7 +172,7 @@ def _no_answer(gold: str) -> str | None:
         return "has several lines: give the final answer alone, or put it in a \\boxed{}"
     if has_box(text):
         return "has a box beside or inside its answer: give the final answer alone"
-    if not any(char.isalnum() for char in text):
+    if not any(char.isalnum() for char in text.replace(r"\dots", "")):
         return "has no letter and no digit: it looks like a missing value"
     if _MISSING.fullmatch(text):
         return "looks like a missing value: drop the problem, or write the answer in other words"
@@ -161,8 +180,16 @@ def _no_answer(gold: str) -> str | None:
 
 
 def shutdown() -> None:
-    """Ends the worker process; waits for a comparison in progress. The next grading that needs one starts it again."""
-    WORKER.shutdown()
+    """Ends the worker processes; waits for comparisons in progress. The next grading that needs one starts it again."""
+    WORKERS.shutdown()
+
+
+def _check(text: object, gold: object, preset: str, limit_s: float, answer_line: bool | None = None) -> None:
+    _check_types(text, gold)
+    if preset != "default":
+        check_preset(preset, answer_line)
+    if not limit_s > 0:
+        raise ValueError(f"limit_s must be more than 0, got {limit_s!r}")
 
 
 def _check_types(text: object, gold: object) -> None:
@@ -176,19 +203,28 @@ def _grade(verdict: Verdict, answer: str | None, started: float, timed_out: bool
     return Grade(verdict.correct, answer, verdict.method.value, verdict.reason, elapsed_s, timed_out)
 
 
-def _guarded(answer: str, gold: str, ask: Ask) -> tuple[Verdict, bool]:
+def _no_answer_found(started: float) -> Grade:
+    return _grade(Verdict(False, Method.NONE, "no answer found"), None, started, False)
+
+
+def _same_string(answer: str, gold: str, started: float) -> Grade:
+    same = answer == gold
+    return _grade(Verdict(same, Method.TEXT, "same text" if same else "different text"), answer, started, False)
+
+
+def _guarded(answer: str, gold: str, preset: str, limit_s: float) -> tuple[Verdict, bool]:
     try:
-        return _judge(answer, gold, ask), False
+        return _judge_by(preset, answer, gold, _asker(limit_s)), False
     except UndecidedError as error:
         return Verdict(False, Method.SYMBOLIC, str(error)), True
 
 
-async def _aguarded(answer: str, gold: str, limit_s: float) -> tuple[Verdict, bool]:
+async def _aguarded(answer: str, gold: str, preset: str, limit_s: float) -> tuple[Verdict, bool]:
     try:
-        return _judge(answer, gold, _refuse), False
+        return _judge_by(preset, answer, gold, _refuse), False
     except _WorkerNeededError:
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(WORKER.executor, _guarded, answer, gold, _asker(limit_s))
+        return await loop.run_in_executor(WORKERS.executor, _guarded, answer, gold, preset, limit_s)
 
 
 def _refuse(op: str, gold: str, answer: str) -> bool | None:
@@ -196,18 +232,28 @@ def _refuse(op: str, gold: str, answer: str) -> bool | None:
 
 
 def _asker(limit_s: float) -> Ask:
-    """The worker behind one answer's budget of time, which all its questions share."""
+    """The workers behind one answer's budget of time, which all its questions share."""
     spent_s = 0.0
 
     def ask(op: str, gold: str, answer: str) -> bool | None:
         nonlocal spent_s
         if spent_s >= limit_s:
             raise UndecidedError(f"no verdict within {limit_s:g} s")
-        result, used_s = WORKER.ask(op, gold, answer, limit_s - spent_s)
+        result, used_s = WORKERS.ask(op, gold, answer, limit_s - spent_s)
         spent_s += used_s
         return result
 
     return ask
+
+
+def _judge_by(preset: str, answer: str, gold: str, ask: Ask) -> Verdict:
+    verdict = _judge(answer, gold, ask)
+    if preset != "lenient" or verdict.correct or verdict.method is Method.NONE or len(answer) > MAX_CHARS:
+        return verdict
+    for other_gold, other_answer in readings(gold, answer):
+        if (other := _judge(other_answer, other_gold, ask)).correct:
+            return other
+    return rounded(_gold_shape(gold), read_shape(clean(answer)), ask) or verdict
 
 
 def _judge(answer: str, gold: str, ask: Ask) -> Verdict:

@@ -158,6 +158,9 @@ _DEGREES: Final = re.compile(r"([0-9.]+|[A-Za-z]|\\frac\s*\{[^{}]*\}\s*\{[^{}]*\
 # The parser adds numbers that stand side by side, as in a mixed number: (2)(3) would be 5.
 _PRODUCT: Final = re.compile(r"(?<![0-9A-Za-z^_.])([0-9]+)\s*(?=\(|\\frac)|(\))\s*(?=[0-9(])")
 _DECIMAL: Final = re.compile(r"(?<![0-9.])([0-9]*)\.([0-9]+)(?![0-9.])")
+_RECURRING: Final = re.compile(
+    r"(?<![0-9.])([0-9]{0,40})\.([0-9]{0,40})\\(?:overline|bar)\s*(?:\{\s*([0-9]{1,40})\s*\}|([0-9]))(?![0-9.])"
+)
 _THOUSANDS: Final = re.compile(r"(?<![0-9.,])[1-9][0-9]{0,2}(?:,[0-9]{3})+(?![0-9,])")
 
 
@@ -180,6 +183,7 @@ def to_parser(text: str) -> str:
     text = _SLASH.sub(r"\\frac{\1}{\2}", text)
     text = _MIXED.sub(_improper, text)
     text = _PRODUCT.sub(r"\1\2\\cdot ", text)
+    text = _RECURRING.sub(_exact_recurring, text)
     return _DECIMAL.sub(_exact_decimal, text)
 
 
@@ -196,6 +200,13 @@ def _improper(match: re.Match[str]) -> str:
 def _exact_decimal(match: re.Match[str]) -> str:
     whole, part = match.groups()
     return rf"{{\frac{{{int(whole + part)}}}{{1{'0' * len(part)}}}}}"
+
+
+def _exact_recurring(match: re.Match[str]) -> str:
+    whole, head, repeated, digit = match.groups()
+    repeated = repeated or digit
+    all_digits, before = int(whole + head + repeated), int(whole + head or "0")
+    return rf"{{\frac{{{all_digits - before}}}{{{'9' * len(repeated)}{'0' * len(head)}}}}}"
 
 
 def _brace_frac(match: re.Match[str]) -> str:

@@ -18,6 +18,9 @@ _MAX_EXPONENT: Final = 400
 _MIN_SIGNIFICANT: Final = 6
 """Digits a decimal must show before it may stand for a number that has no finite decimal (math-verify's 6)."""
 
+_MIN_ROUNDED: Final = 3
+"""The same for the lenient preset, where the digits must be the right ones."""
+
 _DEC: Final = r"(?:[1-9][0-9]{0,2}(?:,[0-9]{3})+|[1-9][0-9]{0,2}(?: [0-9]{3})+|[0-9]+)(?:\.[0-9]*)?|\.[0-9]+"
 _SDEC: Final = rf"[+-]?\s*(?:{_DEC})"
 _FRAC: Final = (
@@ -170,6 +173,27 @@ def _stands_for(decimal: Number, value: Fraction) -> bool:
         return False
     # One unit in the last place covers rounding, cutting off and the last digit of a printed float.
     return abs(decimal.value - value) <= Fraction(1, 10**decimal.decimals)
+
+
+def decimal_text(number: Number) -> str:
+    """Writes a number that has ``decimals`` as a plain decimal with as many digits behind its point."""
+    assert number.decimals is not None
+    scaled = number.value * 10**number.decimals
+    digits = str(abs(scaled.numerator)).rjust(number.decimals + 1, "0")
+    whole = len(digits) - number.decimals
+    return f"{'-' if scaled < 0 else ''}{digits[:whole]}.{digits[whole:]}"
+
+
+def is_rounded(decimal: Number) -> bool:
+    """Whether a decimal without a unit shows enough digits for the lenient preset to take it for a rounded value."""
+    return decimal.decimals is not None and decimal.significant >= _MIN_ROUNDED and not decimal.unit
+
+
+def rounds_to(exact: Number, decimal: Number) -> bool:
+    """Whether a number without a finite decimal, and without a unit, is ``decimal`` when rounded to its digits."""
+    if decimal.decimals is None or exact.unit or _terminates(exact.value):
+        return False
+    return abs(decimal.value - exact.value) <= Fraction(1, 2 * 10**decimal.decimals)
 
 
 def may_stand_for_irrational(decimal: Number) -> bool:

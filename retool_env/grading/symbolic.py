@@ -1,218 +1,185 @@
-"""The host's side of the symbolic worker: one warm child per process, restarted whenever it hangs or dies.
+"""The symbolic layer as the other layers see it: a few workers per process, replaced whenever one hangs or dies.
 
 A signal cannot stop everything that sympy can be made to do, and a signal handler works only in the main thread;
-killing a process always works. Usable from any thread; a forked child of the host starts a worker of its own.
+killing a process always works. Usable from any thread; a forked child of the host starts workers of its own.
 """
 
 from __future__ import annotations
 
 import atexit
-import json
 import os
-import socket
-import subprocess
-import sys
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from retool_env.errors import ReToolError
+from retool_env.grading.workers import DiedError, Server, Worker, WorkerStartError
+
+__all__ = ["LIMIT_S", "WORKERS", "SymbolicWorkers", "UndecidedError", "WorkerStartError"]
 
 LIMIT_S: Final = 4.0
-"""Wall-clock seconds that one answer may take in the worker, starting the worker not counted."""
+"""Seconds that one answer may take in its worker; starting it, and waiting for a core, not counted."""
 
-_START_LIMIT_S: Final = 60.0
-_LENGTH_BYTES: Final = 4
-_MAX_REPLY: Final = 1 << 16
+MAX_WORKERS: Final = 4
+"""Most workers of a process; never more than it has cores, as their time is limited by the clock."""
+
+_MAX_REQUESTS: Final = 1000
+"""A worker is replaced after so many requests: what sympy has cached by then is not worth keeping."""
 
 
 class UndecidedError(Exception):
     """An answer's comparison hung, ran out of memory or killed the worker. Becomes ``Grade.timed_out``."""
 
 
-class WorkerStartError(ReToolError, RuntimeError):
-    """The installation's fault: the grading worker did not start (math-verify missing, no memory, no processes)."""
-
-
-class _DiedError(Exception):
-    """The worker ended without a reply."""
-
-
-class _Child:
-    """One started worker process."""
+class SymbolicWorkers:
+    """The workers of a process. The first is started at the first request, another where all of them are busy."""
 
     def __init__(self) -> None:
-        ours, theirs = socket.socketpair()
-        self._socket = ours
-        # An environment of its own: nothing of the host's may change what an answer is worth. Sets are ordered by hash.
-        environment = {"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1", "OPENBLAS_NUM_THREADS": "1"}
-        if "LD_LIBRARY_PATH" in os.environ:  # some interpreters do not start without it
-            environment["LD_LIBRARY_PATH"] = os.environ["LD_LIBRARY_PATH"]
-        try:
-            self._process: subprocess.Popen[bytes] = subprocess.Popen(
-                [sys.executable, "-s", "-P", str(Path(__file__).with_name("worker.py"))],
-                stdin=theirs.fileno(),
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                cwd="/",
-                env=environment,
-                start_new_session=True,  # Ctrl-C at the host's terminal is not for the worker
-            )
-        except OSError as error:
-            ours.close()
-            raise WorkerStartError(f"cannot start the grading worker with {sys.executable!r}: {error}") from error
-        finally:
-            theirs.close()
-        try:
-            path = [entry for entry in sys.path if os.path.isabs(entry)]
-            fault = self.ask({"path": path, "host": os.getpid()}, _START_LIMIT_S).get("error")
-        except (_DiedError, TimeoutError) as error:
-            fault = f"{type(error).__name__} {error}"
-        if fault is not None:
-            self.kill()
-            raise WorkerStartError(
-                f"the grading worker did not start ({fault}); check that math-verify imports in this environment: "
-                f"{sys.executable} -c 'import math_verify'"
-            )
+        self._begin()
 
-    @property
-    def pid(self) -> int:
-        """Process id."""
-        return self._process.pid
-
-    def ask(self, request: dict[str, Any], limit_s: float) -> dict[str, Any]:
-        """Sends a request and waits for the reply; after a TimeoutError or _DiedError, kill the child."""
-        deadline = time.monotonic() + limit_s
-        data = json.dumps(request).encode()
-        try:
-            self._socket.settimeout(limit_s)
-            self._socket.sendall(len(data).to_bytes(_LENGTH_BYTES, "big") + data)
-            size = int.from_bytes(self._receive(_LENGTH_BYTES, deadline), "big")
-            if size > _MAX_REPLY:
-                raise _DiedError
-            reply: dict[str, Any] = json.loads(self._receive(size, deadline))
-        except TimeoutError:
-            raise
-        except (OSError, ValueError) as error:
-            raise _DiedError from error
-        return reply
-
-    def _receive(self, size: int, deadline: float) -> bytes:
-        parts: list[bytes] = []
-        while size:
-            remaining = deadline - time.monotonic()
-            if remaining <= 0:
-                raise TimeoutError
-            self._socket.settimeout(remaining)
-            part = self._socket.recv(size)
-            if not part:
-                raise _DiedError
-            parts.append(part)
-            size -= len(part)
-        return b"".join(parts)
-
-    def kill(self) -> None:
-        """Ends the process for certain, and reaps it."""
-        self._socket.close()
-        self._process.kill()
-        self._process.wait()
-
-    def forget(self) -> None:
-        """In a forked child of the host: lets go of the parent's worker without touching it."""
-        self._socket.close()
-        self._process.returncode = 0  # not ours to wait for
-
-
-class SymbolicWorker:
-    """The process's worker: started at the first request, restarted after a kill, safe to use from many threads."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._child: _Child | None = None
+    def _begin(self) -> None:
+        self._free = threading.Condition()
+        self._server: Server | None = None
+        self._idle: list[Worker] = []
+        self._busy: dict[int, Worker] = {}
+        """By the thread that waits for it."""
+        self._threads = threading.Lock()  # its own: the other is held while a server starts
         self._executor: ThreadPoolExecutor | None = None
 
     @property
-    def pid(self) -> int | None:
-        """Process id of the running worker, or None."""
-        child = self._child
-        return None if child is None else child.pid
+    def pids(self) -> list[int]:
+        """Process ids of the workers."""
+        return sorted(worker.pid for worker in self._idle + list(self._busy.values()))
+
+    @property
+    def server_pid(self) -> int | None:
+        """Process id of the server that forks them, or None."""
+        server = self._server
+        return None if server is None else server.pid
 
     @property
     def executor(self) -> ThreadPoolExecutor:
-        """The thread in which asynchronous callers wait; one is enough, as the worker does one thing at a time."""
-        with self._lock:
+        """The threads in which asynchronous callers wait, as many as there may be workers."""
+        with self._threads:
             if self._executor is None:
-                self._executor = ThreadPoolExecutor(1, thread_name_prefix="retool-grading")
+                self._executor = ThreadPoolExecutor(_size(), thread_name_prefix="retool-grading")
             return self._executor
 
     def ask(self, op: str, gold: str, answer: str, limit_s: float) -> tuple[bool | None, float]:
-        """Runs one operation of the worker.
+        """Runs one operation in a worker.
 
         Args:
-            op: ``equal``, ``equation``, ``inequality``, ``approximates`` or ``parses``; see ``equality``.
+            op: The name of one of ``equality.OPERATIONS``.
             gold: LaTeX, as ``latex.to_parser`` writes it.
-            answer: The same; for ``approximates`` a plain decimal.
-            limit_s: Wall-clock seconds from when the worker is ready and free.
+            answer: The same; for ``approximates`` and ``rounds_to`` a plain decimal.
+            limit_s: Seconds from when a worker is ready and free.
 
         Returns:
             The operation's result (None where a side could not be parsed) and the seconds it took.
 
         Raises:
-            UndecidedError: It took longer than the limit, ran out of memory, or killed the worker twice.
-            WorkerStartError: The worker cannot be started.
+            UndecidedError: It took longer than the limit, ran out of memory, or killed its worker twice.
+            WorkerStartError: No worker can be started.
         """
-        request = {"op": op, "gold": gold, "answer": answer, "limit_s": limit_s}
-        with self._lock:
-            for attempt in (1, 2):
-                if self._child is None:
-                    self._child = _Child()
-                started = time.monotonic()
-                try:
-                    reply = self._child.ask(request, limit_s)
-                except TimeoutError:
-                    self._drop()
-                    raise UndecidedError(f"no verdict within {limit_s:g} s") from None
-                except _DiedError:
-                    # Perhaps somebody else's doing (the kernel's, an operator's), so the answer gets a second chance.
-                    self._drop()
-                    if attempt == 2:
-                        raise UndecidedError("the comparison ended its process twice") from None
-                    continue
-                except BaseException:  # an interrupt in mid-reply: the stream cannot be trusted any more
-                    self._drop()
-                    raise
-                if "error" in reply:
-                    self._drop()
-                    raise UndecidedError(f"the comparison ended: {reply['error']}")
-                return reply["result"], time.monotonic() - started
-        raise AssertionError("unreachable")
+        request = {"op": op, "gold": gold, "answer": answer}
+        for _ in range(2):
+            worker = self._take()
+            try:
+                reply, used_s = worker.ask(request, limit_s)
+            except TimeoutError:
+                self._drop(worker)
+                raise UndecidedError(f"no verdict within {limit_s:g} s") from None
+            except DiedError:
+                # Perhaps somebody else's doing (the kernel's, an operator's), so the answer gets a second chance.
+                self._drop(worker)
+                continue
+            except BaseException:  # an interrupt in mid-reply: the stream cannot be trusted any more
+                self._drop(worker)
+                raise
+            if "error" in reply:
+                self._drop(worker)
+                raise UndecidedError(f"the comparison ended: {reply['error']}")
+            self._give_back(worker)
+            return reply["result"], used_s
+        raise UndecidedError("the comparison ended its process twice")
 
-    def _drop(self) -> None:
-        child, self._child = self._child, None
-        if child is not None:
-            child.kill()
+    def _take(self) -> Worker:
+        me = threading.get_ident()
+        with self._free:
+            if me in self._busy:  # an interrupt came between taking it and asking
+                self._busy.pop(me).kill()
+            while not self._idle and len(self._busy) >= _size():
+                self._free.wait()
+            worker = self._idle.pop() if self._idle else self._fork()
+            self._busy[me] = worker
+            return worker
+
+    def _fork(self) -> Worker:
+        if self._server is not None:
+            try:
+                return self._server.fork()
+            except DiedError:  # somebody killed it, and its workers with it
+                self._close_server()
+        self._server = Server()
+        try:
+            return self._server.fork()
+        except DiedError:
+            self._close_server()
+            raise WorkerStartError("the grading worker's server ended as soon as it had started") from None
+
+    def _give_back(self, worker: Worker) -> None:
+        with self._free:
+            self._let_go(worker)
+            if worker.requests < _MAX_REQUESTS:
+                self._idle.append(worker)
+            else:
+                worker.kill()
+
+    def _drop(self, worker: Worker) -> None:
+        with self._free:
+            self._let_go(worker)
+            worker.kill()
+
+    def _let_go(self, worker: Worker) -> None:
+        me = threading.get_ident()
+        if self._busy.get(me) is worker:
+            del self._busy[me]
+        self._free.notify_all()
+
+    def _close_server(self) -> None:
+        idle, self._idle = self._idle, []
+        for worker in idle:
+            worker.close()
+        server, self._server = self._server, None
+        if server is not None:
+            server.close()
 
     def shutdown(self) -> None:
-        """Ends the worker and its thread; waits for a comparison in progress. A later request starts them again."""
-        with self._lock:
-            self._drop()
+        """Ends all processes and threads; waits for comparisons in progress. A later request starts them again."""
+        with self._threads:
             executor, self._executor = self._executor, None
         if executor is not None:
             executor.shutdown()
-        with self._lock:
-            self._drop()
+        with self._free:
+            if (left := self._busy.pop(threading.get_ident(), None)) is not None:
+                left.kill()
+            while self._busy:
+                self._free.wait()
+            self._close_server()
 
     def forget(self) -> None:
         """In a forked child: starts from nothing. The lock may be held by a thread that does not exist here."""
-        child, self._child = self._child, None
-        self._lock = threading.Lock()
-        self._executor = None
-        if child is not None:
-            child.forget()
+        server, workers = self._server, (*self._idle, *self._busy.values())
+        self._begin()
+        for worker in workers:
+            worker.close()
+        if server is not None:
+            server.forget()
 
 
-WORKER: Final = SymbolicWorker()
-atexit.register(WORKER.shutdown)
-os.register_at_fork(after_in_child=WORKER.forget)
+def _size() -> int:
+    return max(1, min(MAX_WORKERS, len(os.sched_getaffinity(0))))
+
+
+WORKERS: Final = SymbolicWorkers()
+atexit.register(WORKERS.shutdown)
+os.register_at_fork(after_in_child=WORKERS.forget)

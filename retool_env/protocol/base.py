@@ -41,6 +41,8 @@ class EndReason(StrEnum):
     SANDBOX_UNAVAILABLE = "sandbox_unavailable"
     """The sandbox failed twice on the same code, or lost what earlier code had defined. Not the policy's fault: mask
     the attempt out or drop it."""
+    GRADE_TIMEOUT = "grade_timeout"
+    """The answer could not be compared within the grader's limits, and the configuration takes that for a fault."""
 
     @property
     def truncated(self) -> bool:
