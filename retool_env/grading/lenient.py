@@ -32,6 +32,11 @@ _RETRACTED: Final = re.compile(
     r"|[.!?]\s+(?:or|also|alternatively)\b",
     re.I,
 )
+_DOUBTED: Final = re.compile(
+    r"\b(?:not|never|cannot|doubt\w*|unlikely|if|whether|suppose|assum\w+|your)\b|n['\u2019]t\b", re.I
+)
+"""In the clause of a phrase: it denies or supposes an answer, or tells how one is to be given ("your")."""
+_CLAUSE_END: Final = re.compile(r"[,;:.!?\n]")
 _REASON: Final = re.compile(r",?\s+(?:because|since|as|which|where|when)\b.*", re.I | re.S)
 _CONCLUDES: Final = re.compile(
     r"\b(?:(?<!or )so|thus|therefore|hence|is|are|was|be|equals?|gives?|giving|yields?|gets?|obtain|find|have|has)\b"
@@ -63,6 +68,8 @@ def stated_answer(text: str) -> str | None:
     for match in _PHRASE.finditer(tail):
         phrase = match
     if phrase is not None and not _RETRACTED.search(tail, phrase.end()):
+        if _DOUBTED.search(_CLAUSE_END.split(tail[: phrase.start()])[-1] + phrase.group()):
+            return None
         return _narrowed(_REASON.sub("", _first_sentence(tail[phrase.end() :])))
     for sentence in reversed(_SENTENCE_END.split(tail)):
         if _FORMULA.search(sentence) or _NUMBER.search(sentence):

@@ -12,7 +12,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from retool_env.grading.workers import DiedError, Server, Worker, WorkerStartError
+from retool_env.grading.workers import DiedError, GoneError, Server, Worker, WorkerStartError
 
 __all__ = ["LIMIT_S", "WORKERS", "SymbolicWorkers", "UndecidedError", "WorkerStartError"]
 
@@ -81,14 +81,19 @@ class SymbolicWorkers:
             WorkerStartError: No worker can be started.
         """
         request = {"op": op, "gold": gold, "answer": answer}
-        for _ in range(2):
+        died = 0
+        while died < 2:
             worker = self._take()
             try:
                 reply, used_s = worker.ask(request, limit_s)
             except TimeoutError:
                 self._drop(worker)
                 raise UndecidedError(f"no verdict within {limit_s:g} s") from None
+            except GoneError:  # the kernel, or an operator, has ended it while it was idle
+                self._drop(worker)
+                continue
             except DiedError:
+                died += 1
                 # Perhaps somebody else's doing (the kernel's, an operator's), so the answer gets a second chance.
                 self._drop(worker)
                 continue

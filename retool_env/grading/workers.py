@@ -33,6 +33,10 @@ class DiedError(Exception):
     """A process ended without a reply."""
 
 
+class GoneError(DiedError):
+    """It had ended before it was asked."""
+
+
 class Worker:
     """One process that compares expressions, one request at a time.
 
@@ -80,6 +84,7 @@ class Worker:
 
         Raises:
             TimeoutError: There was none within the limit. The worker must be killed.
+            GoneError: It had ended before, so this is none of the request's doing. The same.
             DiedError: It ended, or sent something else. The same.
         """
         started, waited_s = time.monotonic(), self._waited_s()
@@ -91,7 +96,7 @@ class Worker:
         except TimeoutError:
             raise
         except OSError as error:
-            raise DiedError from error
+            raise GoneError from error
         reply = self._receive(started + limit_s, waited_s)
         self.requests += 1
         used_s = time.monotonic() - started

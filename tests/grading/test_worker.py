@@ -90,6 +90,16 @@ def test_numeric_golds_need_no_worker() -> None:
     assert WORKERS.server_pid is None
 
 
+def test_workers_that_are_killed_while_idle_cost_no_answer() -> None:
+    with ThreadPoolExecutor(8) as pool:  # as many as there may be
+        list(pool.map(lambda n: symbolic(rf"{n}\sqrt{{2}}", rf"\sqrt{{{2 * n * n}}}"), range(2, 42)))
+    for _ in range(3):
+        for pid in WORKERS.pids:
+            os.kill(pid, signal.SIGKILL)
+            wait_for_end(pid)
+        assert symbolic()
+
+
 def test_from_other_threads() -> None:
     with ThreadPoolExecutor(8) as pool:
         verdicts = list(pool.map(lambda n: symbolic(rf"{n}\sqrt{{2}}", rf"\sqrt{{{2 * n * n}}}"), range(2, 42)))
