@@ -98,6 +98,8 @@ class Zygote:
             pid = kernel.fork()
             if pid == 0:
                 kernel.die_with_parent()
+                if os.getppid() != self.pid:  # it died before that
+                    os._exit(98)
                 if level > 0:
                     child.rehearse(child.LEARNT_ONLY)
                 os.write(ready_write, b"x")

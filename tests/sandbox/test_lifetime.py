@@ -122,6 +122,39 @@ class TestOwnerIsKilled:
             pipe.close()
 
 
+def below(pid: int) -> list[int]:
+    """Lists the processes below one."""
+    try:
+        children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+    return [*children, *(one for child in children for one in below(child))]
+
+
+def command_of(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+@pytest.mark.usefixtures("needs")
+def test_a_learner_ends_with_its_zygote(tier):
+    """One that is killed while it starts leaves nobody behind that runs programs, typical as they are."""
+    script = "import sys; from retool_env.sandbox import Sandbox; Sandbox(tier=sys.argv[1], preload=['numpy'])"
+    with subprocess.Popen([sys.executable, "-c", script, tier], stderr=subprocess.DEVNULL) as owner:
+        found = None
+        while found is None and owner.poll() is None:
+            for zygote in below(owner.pid):
+                learner = next(iter(below(zygote)), None)
+                if learner is not None and command_of(learner) == command_of(zygote) != b"":
+                    found = zygote, learner
+        assert found is not None
+        os.kill(found[0], signal.SIGKILL)
+        wait_until(lambda: is_gone(found[1]), "the learner is gone", limit_s=5.0)
+        owner.wait(60)
+
+
 CLOSER = """
 import json, os, sys, threading, time
 from retool_env.sandbox import Sandbox
