@@ -70,8 +70,8 @@ def test_a_quick_run_writes_every_documented_key(
     assert throughput["per_core"]["sandbox"]["P2"].keys() == {"2", "32"}
 
     sessions = report["sessions"]
-    assert sessions.keys() == {"slowness", "open", "turn", "fork", "memory_mb", "many"}
-    assert sessions["open"].keys() == sessions["turn"].keys() == SUMMARY
+    assert sessions.keys() == {"slowness", "open", "turn", "turn_at_once", "bare", "fork", "memory_mb", "many"}
+    assert all(sessions[key].keys() == SUMMARY for key in ("open", "turn", "turn_at_once", "bare"))
     assert is_measured(sessions["fork"], SUMMARY)
     assert sessions["memory_mb"].keys() == {"plain", "immortal"}
     for memory in sessions["memory_mb"].values():
