@@ -417,7 +417,7 @@ def test_time_without_a_core_does_not_count() -> None:
         return grade.elapsed_s
 
     worker = running_worker()
-    alone = seconds(1, 60)
+    alone = min(seconds(added, 60) for added in (1, 3, 5))  # the machine may be busy already
     core = {min(os.sched_getaffinity(0))}
     os.sched_setaffinity(worker, core)
     script = "import time\nend = time.monotonic() + 60\nwhile time.monotonic() < end: pass"

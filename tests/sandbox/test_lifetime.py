@@ -54,9 +54,10 @@ if "exit" not in sys.argv:
 """
 
 
-def start_owner(tier: str, *ways: str) -> tuple[subprocess.Popen[str], dict]:
+def start_owner(tier: str, *ways: str, temp: Path | None = None) -> tuple[subprocess.Popen[str], dict]:
+    environment = os.environ | ({} if temp is None else {"TMPDIR": str(temp)})
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    owner = subprocess.Popen([sys.executable, "-c", OWNER, tier, *ways], **pipes, text=True)
+    owner = subprocess.Popen([sys.executable, "-c", OWNER, tier, *ways], **pipes, text=True, env=environment)
     return owner, json.loads(owner.stdout.readline())
 
 
@@ -65,7 +66,9 @@ def mounts() -> list[str]:
 
 
 def temp_files() -> set[str]:
-    return {entry.path for folder in ("/tmp", "/dev/shm", "/var/tmp") for entry in os.scandir(folder)}
+    """Lists what is ours in the folders that all processes share; others come and go there as well."""
+    paths = (entry.path for folder in ("/tmp", "/dev/shm", "/var/tmp") for entry in os.scandir(folder))
+    return {path for path in paths if "retool" in path or "nsjail" in path}
 
 
 @pytest.fixture
@@ -78,9 +81,9 @@ class TestOwnerIsKilled:
     @pytest.mark.parametrize(
         "ways", [(), ("thread",), ("fork",)], ids=["plain", "made-in-a-thread", "forked-worker-lives"]
     )
-    def test_nothing_survives(self, tier, ways):
+    def test_nothing_survives(self, tier, ways, tmp_path):
         mounted, files = mounts(), temp_files()
-        owner, seen = start_owner(tier, *ways)
+        owner, seen = start_owner(tier, *ways, temp=tmp_path)
         programs = seen["pids"][3 if tier == "nsjail" else 2 :]
         assert all(state_of(pid) for pid in seen["pids"])
         owner.kill()
@@ -93,6 +96,7 @@ class TestOwnerIsKilled:
             os.kill(seen["holder"], signal.SIGKILL)
         assert mounts() == mounted
         assert temp_files() - files == set()
+        assert os.listdir(tmp_path) == []
         for pipe in (owner.stdin, owner.stdout, owner.stderr):
             pipe.close()
 
@@ -192,13 +196,15 @@ print(json.dumps({"before": before, "after": after, "left": left, "cgroup": os.p
 
 @pytest.mark.usefixtures("needs")
 class TestClosing:
-    def test_close_leaves_nothing(self, tier):
+    def test_close_leaves_nothing(self, tier, tmp_path):
         mounted, files = mounts(), temp_files()
-        done = subprocess.run([sys.executable, "-c", CLOSER, tier], capture_output=True, text=True, check=True)
+        environment = os.environ | {"TMPDIR": str(tmp_path)}
+        command = [sys.executable, "-c", CLOSER, tier]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
         seen = json.loads(done.stdout)
         assert seen["before"] == seen["after"]
         assert (seen["left"], seen["cgroup"], done.stderr) == ([], False, "")
-        assert (mounts(), temp_files() - files) == (mounted, set())
+        assert (mounts(), temp_files() - files, os.listdir(tmp_path)) == (mounted, set(), [])
 
     @pytest.mark.parametrize("who", ["supervisor", "zygote"])
     @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
