@@ -42,14 +42,17 @@ class TurnWork:
 
 
 @dataclass(frozen=True, slots=True)
-class _GradeAnswer:
-    answer: Answer
+class _ToGrade:
+    """What is to be graded, and how: the text of a turn, in which the answer is yet to be found, or the answer."""
+
+    text: str
+    is_turn: bool
     gold: str
     preset: str
     limit_s: float
 
 
-_Work = ToolCall | _GradeAnswer
+_Work = ToolCall | _ToGrade
 _Steps = Generator[_Work, "ExecutionResult | ToolResult | Grade", None]
 
 
@@ -63,71 +66,76 @@ def drive(episode: Episode, action: Action, interpreter: Interpreter) -> TurnWor
 
     Returns:
         What was done. A sandbox that fails twice on the same code ends the attempt (``SANDBOX_UNAVAILABLE``); so does
-        one that fails once where what earlier code defined is lost with it.
+        one that fails once where what earlier code defined is lost with it, or that has no place for a session.
 
     Raises:
-        SandboxError: The sandbox cannot be made, is closed, or has as many sessions as it may have.
+        SandboxError: The sandbox cannot be made, or is closed.
     """
-    from retool_env.grading import grade, grade_answer
-
-    done = TurnWork()
-    with _closed_at_the_end(episode, interpreter):
-        steps = _steps(episode, action, interpreter, done)
-        work = next(steps, None)
-        while work is not None:
+    with _turn(episode, action, interpreter) as turn:
+        while (work := turn.work) is not None:
             answer: ExecutionResult | ToolResult | Grade
-            if isinstance(work, _GradeAnswer):
-                # verl looks for a box of its own at the end of the whole text.
-                strict = work.preset == "strict"
-                judge, text = (grade, work.answer.kept) if strict else (grade_answer, work.answer.text)
-                answer = judge(text, work.gold, preset=work.preset, limit_s=work.limit_s)
+            if isinstance(work, _ToGrade):
+                from retool_env.grading import grade, grade_answer
+
+                judge = grade if work.is_turn else grade_answer
+                answer = judge(work.text, work.gold, preset=work.preset, limit_s=work.limit_s)
             elif work.name == CODE_INTERPRETER:
                 answer = interpreter.run(work.arguments["code"])
             else:
                 answer = episode.registry.call(work)
-            work = _send(steps, answer)
-    return done
+            turn.tell(answer)
+    return turn.done
 
 
 async def adrive(episode: Episode, action: Action, interpreter: Interpreter) -> TurnWork:
     """Does the same as ``drive`` without blocking the event loop."""
-    from retool_env.grading import agrade, agrade_answer
-
-    done = TurnWork()
-    with _closed_at_the_end(episode, interpreter):
-        steps = _steps(episode, action, interpreter, done)
-        work = next(steps, None)
-        while work is not None:
+    with _turn(episode, action, interpreter) as turn:
+        while (work := turn.work) is not None:
             answer: ExecutionResult | ToolResult | Grade
-            if isinstance(work, _GradeAnswer):
-                strict = work.preset == "strict"
-                judge, text = (agrade, work.answer.kept) if strict else (agrade_answer, work.answer.text)
-                answer = await judge(text, work.gold, preset=work.preset, limit_s=work.limit_s)
+            if isinstance(work, _ToGrade):
+                from retool_env.grading import agrade, agrade_answer
+
+                judge = agrade if work.is_turn else agrade_answer
+                answer = await judge(work.text, work.gold, preset=work.preset, limit_s=work.limit_s)
             elif work.name == CODE_INTERPRETER:
                 answer = await interpreter.arun(work.arguments["code"])
             else:
                 answer = await episode.registry.acall(work)
-            work = _send(steps, answer)
-    return done
+            turn.tell(answer)
+    return turn.done
+
+
+class _Turn:
+    """What a turn asks for, one thing after the other.
+
+    Attributes:
+        done: What was done so far.
+        work: What is to be done next; None at the end.
+    """
+
+    def __init__(self, episode: Episode, action: Action, interpreter: Interpreter):
+        self.done = TurnWork()
+        self._steps = _steps(episode, action, interpreter, self.done)
+        self.work: _Work | None = next(self._steps, None)
+
+    def tell(self, answer: ExecutionResult | ToolResult | Grade) -> None:
+        """Takes what came of ``work``, and goes on to the next."""
+        try:
+            self.work = self._steps.send(answer)
+        except StopIteration:
+            self.work = None
 
 
 @contextmanager
-def _closed_at_the_end(episode: Episode, interpreter: Interpreter) -> Iterator[None]:
-    """Closes the interpreter when the attempt is over, or cannot go on because something was raised."""
+def _turn(episode: Episode, action: Action, interpreter: Interpreter) -> Iterator[_Turn]:
+    """Begins a turn; closes the interpreter when the attempt is over, or cannot go on because something was raised."""
     try:
-        yield
-    except BaseException:
+        yield _Turn(episode, action, interpreter)
+    except BaseException:  # also KeyboardInterrupt and CancelledError
         interpreter.close()
         raise
     if episode.over:
         interpreter.close()
-
-
-def _send(steps: _Steps, answer: ExecutionResult | ToolResult | Grade) -> _Work | None:
-    try:
-        return steps.send(answer)
-    except StopIteration:
-        return None
 
 
 def _steps(episode: Episode, action: Action, interpreter: Interpreter, done: TurnWork) -> _Steps:
@@ -137,7 +145,9 @@ def _steps(episode: Episode, action: Action, interpreter: Interpreter, done: Tur
         case Answer():
             if episode.needs_grade:
                 config = episode.config
-                grade = yield _GradeAnswer(action, episode.problem.answer, config.grader, config.grade_limit_s)
+                strict = config.grader == "strict"  # verl looks for a box of its own at the end of the whole text
+                text = action.kept if strict else action.text
+                grade = yield _ToGrade(text, strict, episode.problem.answer, config.grader, config.grade_limit_s)
                 assert not isinstance(grade, ExecutionResult | ToolResult)
                 done.grade = grade
             episode.finish(done.grade)

@@ -11,11 +11,12 @@ A driver makes one for each attempt and hands it to ``drive`` or ``adrive``, whi
 from __future__ import annotations
 
 import asyncio
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from retool_env.errors import SandboxClosedError
+from retool_env.errors import SandboxBusyError, SandboxClosedError
 from retool_env.protocol.base import InterpreterMode
 from retool_env.sandbox.api import ExecutionResult, ExecutionStatus
 
@@ -102,8 +103,7 @@ class Interpreter(ABC):
         """Runs a block and waits for its end.
 
         Raises:
-            SandboxError: The sandbox cannot be made, is closed, or has as many sessions as it may have; or this is
-                closed.
+            SandboxError: The sandbox cannot be made, is closed, or this is closed.
         """
 
     @abstractmethod
@@ -148,6 +148,10 @@ _STATE_IS_GONE: Final = ExecutionResult(
     error_class="SessionLost",
 )
 
+_PLACE_WAIT_S: Final = 10.0
+"""How long a first block waits where as many sessions are open as there may be: other attempts end meanwhile."""
+_PLACE_LOOK_S: Final = 0.1
+
 
 class SessionInterpreter(Interpreter):
     """All blocks run in one session of the sandbox, which is opened at the first one.
@@ -156,7 +160,8 @@ class SessionInterpreter(Interpreter):
     A session that is lost through no fault of the code makes the block ``UNAVAILABLE``. If no block has run in it
     before, a new one is as good (``can_retry``); otherwise the attempt cannot go on, and every later block is
     ``UNAVAILABLE`` too. So is every block of a copy that is made when there is something to lose: a session cannot be
-    copied.
+    copied. Where the sandbox has as many sessions as it may have, the first block waits for a place, at most some
+    seconds; it is ``UNAVAILABLE`` if there is none, with the error class ``SandboxBusyError`` and what to do about it.
     """
 
     def __init__(self, sandbox: LazySandbox):
@@ -164,12 +169,13 @@ class SessionInterpreter(Interpreter):
         self._sandbox = sandbox
         self._session: Session | None = None
         self._has_state = False
+        self._turned_away = False
         self._closed = False
 
     @property
     def can_retry(self) -> bool:
-        """Whether no block has run in the session."""
-        return not self._has_state
+        """Whether no block has run in the session, and none has waited for one in vain."""
+        return not self._has_state and not self._turned_away
 
     def run(self, code: str) -> ExecutionResult:
         """Runs a block and waits for its end."""
@@ -179,7 +185,15 @@ class SessionInterpreter(Interpreter):
             if self._has_state:
                 return _STATE_IS_GONE
             sandbox = self._sandbox.get()
-            session = self._opened(sandbox, sandbox.session())
+            deadline = time.monotonic() + _PLACE_WAIT_S
+            while session is None:
+                try:
+                    session = self._opened(sandbox, sandbox.session())
+                except SandboxBusyError as error:
+                    if time.monotonic() > deadline:
+                        return self._no_place(error)
+                    time.sleep(_PLACE_LOOK_S)
+                    self._check_open()
         return self._ran(session, session.run(code))
 
     async def arun(self, code: str) -> ExecutionResult:
@@ -190,7 +204,15 @@ class SessionInterpreter(Interpreter):
             if self._has_state:
                 return _STATE_IS_GONE
             sandbox = await self._sandbox.aget()
-            session = self._opened(sandbox, await sandbox.asession())
+            deadline = time.monotonic() + _PLACE_WAIT_S
+            while session is None:
+                try:
+                    session = self._opened(sandbox, await sandbox.asession())
+                except SandboxBusyError as error:
+                    if time.monotonic() > deadline:
+                        return self._no_place(error)
+                    await asyncio.sleep(_PLACE_LOOK_S)
+                    self._check_open()
         return self._ran(session, await session.arun(code))
 
     def close(self) -> None:
@@ -208,6 +230,11 @@ class SessionInterpreter(Interpreter):
         self.tier = sandbox.tier
         self._session = session
         return session
+
+    def _no_place(self, error: SandboxBusyError) -> ExecutionResult:
+        self._turned_away = True
+        message = f"SandboxBusyError: {error}\n"
+        return ExecutionResult(ExecutionStatus.UNAVAILABLE, stderr=message, error_class="SandboxBusyError")
 
     def _check_open(self) -> None:
         if self._closed:

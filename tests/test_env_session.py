@@ -8,6 +8,7 @@ import os
 import pickle
 import select
 import signal
+import threading
 import time
 import warnings
 from collections.abc import Callable
@@ -20,8 +21,9 @@ from gymnasium.utils.env_checker import check_env
 
 from retool_env.env import ReToolEnv
 from retool_env.errors import SandboxBusyError, SandboxClosedError
+from retool_env.interpreter import LazySandbox, SessionInterpreter
 from retool_env.problems import Problem
-from retool_env.sandbox import Sandbox
+from retool_env.sandbox import Sandbox, Session
 from retool_env.tools import Tool
 from retool_env.trajectory import ExecutionRecord, Trajectory
 
@@ -88,6 +90,13 @@ def kill_zygotes(sandbox: Sandbox) -> None:
     for nursery in sandbox._host.nurseries:
         if nursery.zygote is not None:
             os.kill(nursery.zygote.pid, signal.SIGKILL)
+
+
+def has_printed(sandbox: Sandbox) -> bool:
+    """Whether a call of a session has written something: it has begun, and is lost with its zygote."""
+    assert sandbox._host is not None
+    seats = [child.seat for child in list(sandbox._host.scheduler.busy)]
+    return any(seat.current.out for seat in seats if seat is not None and seat.current is not None)
 
 
 # State
@@ -257,14 +266,14 @@ def test_so_it_does_where_the_session_was_evicted(tier: str, make_sandbox: MakeS
 def test_a_first_block_is_tried_again(is_async: bool, tier: str, make_sandbox: MakeSandbox) -> None:
     sandbox = make_sandbox(tier=tier, preload=())
     env = session_env(sandbox)
-    turn = code("import time; time.sleep(1); x = 42")
+    turn = code("import time; print(1, flush=True); time.sleep(1); x = 42")
 
     def step() -> Any:
         return asyncio.run(env.astep(turn)) if is_async else env.step(turn)
 
     with ThreadPoolExecutor(1) as threads:
         going = threads.submit(step)
-        wait_until(lambda: sandbox.metrics().running == 1, "the block runs")
+        wait_until(lambda: has_printed(sandbox), "the block runs")
         kill_zygotes(sandbox)
         assert going.result()[-1]["statuses"] == ("ok",)
     assert env.trajectory().turns[-1].retries == 1
@@ -278,10 +287,10 @@ def test_a_first_block_after_a_restart_is_tried_again_too(tier: str, make_sandbo
     run(env, "x = 42")
     run(env, "import os; os._exit(0)")
     with ThreadPoolExecutor(1) as threads:
-        going = threads.submit(run, env, "import time; time.sleep(1); 43")
-        wait_until(lambda: sandbox.metrics().running == 1, "the block runs")
+        going = threads.submit(run, env, "import time; print(42, flush=True); time.sleep(1); 43")
+        wait_until(lambda: has_printed(sandbox), "the block runs")
         kill_zygotes(sandbox)
-        assert going.result() == "43"
+        assert going.result() == "42\n43"
     env.close()
 
 
@@ -348,18 +357,63 @@ def test_an_abandoned_environment_leaves_nothing_behind(tier_sandbox: Sandbox) -
     wait_until_closed(tier_sandbox)
 
 
-def test_as_many_episodes_as_there_may_be_sessions(tier: str, make_sandbox: MakeSandbox) -> None:
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+def test_a_first_block_waits_until_another_episode_gives_up_its_session(
+    is_async: bool, tier: str, make_sandbox: MakeSandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sandbox = make_sandbox(tier=tier, preload=(), max_sessions=1)
     first, second = session_env(sandbox), session_env(sandbox)
     run(first, "x = 42")
-    with pytest.raises(SandboxBusyError, match="max_sessions"):
-        run(second, "x = 43")
-    assert second.trajectory().ended == "aborted"
+    turned_away, open_session = threading.Event(), sandbox.session
+
+    def watched(**options: Any) -> Session:
+        try:
+            return open_session(**options)
+        except SandboxBusyError:
+            turned_away.set()
+            raise
+
+    monkeypatch.setattr(sandbox, "session", watched)
+    step = (lambda: asyncio.run(second.astep(code("43")))) if is_async else (lambda: second.step(code("43")))
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(step)
+        assert turned_away.wait(20)
+        assert run(first, "x") == "42"
+        first.close()
+        assert "43" in waiting.result(20)[0]
+    second.close()
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+def test_an_episode_without_a_place_for_its_session_is_a_fault_of_the_sandbox(
+    is_async: bool, tier: str, make_sandbox: MakeSandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Training goes on: the attempt is masked out, and says what to raise."""
+    monkeypatch.setattr("retool_env.interpreter._PLACE_WAIT_S", 0.2)
+    sandbox = make_sandbox(tier=tier, preload=(), max_sessions=1)
+    first, second = session_env(sandbox), session_env(sandbox)
+    run(first, "x = 42")
+    turn = code("x = 43")
+    _, reward, terminated, truncated, info = asyncio.run(second.astep(turn)) if is_async else second.step(turn)
+    assert (reward, terminated, truncated, info["ended"]) == (0.0, False, True, "sandbox_unavailable")
+    record = last_record(second)
+    assert (record.status, record.error_class) == ("unavailable", "SandboxBusyError")
+    assert "max_sessions" in record.stderr
     assert run(first, "x") == "42"
     first.close()
     second.reset()
     assert run(second, "43") == "43"
     second.close()
+
+
+def test_closing_ends_the_wait_for_a_place(tier: str, make_sandbox: MakeSandbox) -> None:
+    sandbox = make_sandbox(tier=tier, preload=(), max_sessions=0)
+    waiting = SessionInterpreter(LazySandbox(sandbox))
+    with ThreadPoolExecutor(1) as pool:
+        block = pool.submit(waiting.run, "1")
+        waiting.close()
+        with pytest.raises(SandboxClosedError, match="each attempt"):
+            block.result(5)
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda env: pickle.loads(pickle.dumps(env))], ids=["copy", "pickle"])

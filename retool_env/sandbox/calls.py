@@ -1,16 +1,18 @@
-"""What a sandbox and a session have in common: the three ways to call them."""
+"""What a sandbox and a session have in common: the three ways to call them, and that they are closed."""
 
 from __future__ import annotations
 
 import asyncio
 from concurrent.futures import Future
-from typing import TYPE_CHECKING
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
 
 from retool_env.errors import ConfigurationError
 from retool_env.sandbox.api import ExecutionResult, ExecutionStatus
 from retool_env.sandbox.config import SandboxConfig
-from retool_env.sandbox.execution import Job, Outcome, Seat
+from retool_env.sandbox.execution import Job, Outcome
 from retool_env.sandbox.metrics import Metrics
+from retool_env.sandbox.seats import Seat
 
 if TYPE_CHECKING:
     from retool_env.sandbox.host import Host
@@ -19,7 +21,7 @@ _MAX_PROGRAM_BYTES = 16 << 20
 
 
 class Calls:
-    """Runs programs: and wait, or with a future, or awaited."""
+    """Runs programs: and waits, or with a future, or awaited. Closed at the end of a ``with`` block."""
 
     config: SandboxConfig
     _metrics: Metrics
@@ -91,6 +93,18 @@ class Calls:
             host.cancel(job)
             raise
         return self._result(job, outcome)
+
+    def close(self) -> None:
+        """Ends it. May be called twice."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
     def _host_for(self, job: Job) -> Host | None:
         """Returns the host that is to run a job; None if its future already holds the outcome."""

@@ -13,24 +13,24 @@ import atexit
 import builtins
 import contextlib
 import gc
-import importlib.machinery
-import importlib.util
+import importlib
 import io
 import linecache
 import math
 import os
 import random
 import resource
-import signal
 import socket
 import sys
 import threading
 import traceback
 from collections.abc import Callable
-from types import CodeType, FrameType, ModuleType
-from typing import IO, Any, NoReturn
+from types import CodeType, ModuleType
+from typing import IO, NoReturn
 
 from retool_env.sandbox import kernel, wire
+from retool_env.sandbox.streams import Output, flush_on_signal, pipe_file
+from retool_env.sandbox.typical import TYPICAL, USUAL_NAMES, WARM_UP
 
 FILENAME = "main.py"
 _CELL = "cell_"
@@ -40,38 +40,6 @@ _main_thread = threading.main_thread()
 _TracebackException, _StackSummary = traceback.TracebackException, traceback.StackSummary
 _NO_EXPRESSION = ("", *" \t)]}#@")
 _FUTURE_FLAGS = sum(getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
-
-
-class AllowedPackages:
-    """A meta path finder for the allow-listed distributions, whose parent folder may not be listed or read.
-
-    Attributes:
-        modules: Module name -> path of its package folder or of its single file. A dotted name is a part of a namespace
-            that several distributions share.
-    """
-
-    def __init__(self, modules: dict[str, str]):
-        self.modules = modules
-
-    def find_spec(
-        self, name: str, path: object = None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        """Finds a listed module; submodules are found by Python's own finder in the package's folder."""
-        location = self.modules.get(name)
-        if location is None:
-            if not any(listed.startswith(name + ".") for listed in self.modules):
-                return None
-            namespace = importlib.machinery.ModuleSpec(name, None, is_package=True)
-            namespace.submodule_search_locations = []
-            return namespace
-        if os.path.isdir(location):
-            start = os.path.join(location, "__init__.py")
-            if os.path.exists(start):
-                return importlib.util.spec_from_file_location(name, start, submodule_search_locations=[location])
-            spec = importlib.machinery.ModuleSpec(name, None, is_package=True)
-            spec.submodule_search_locations = [location]
-            return spec
-        return importlib.util.spec_from_file_location(name, location)
 
 
 def preload(modules: list[str]) -> None:
@@ -85,93 +53,14 @@ def preload(modules: list[str]) -> None:
     warm_up()
 
 
-_WARM_UP = {
-    "numpy": """
-import numpy as np, numpy.random, numpy.linalg
-m = np.array([[4.0, 1.0, 0.5], [1.0, 3.0, 0.2], [0.5, 0.2, 2.0]])
-np.linalg.eigvals(m), np.linalg.solve(m, np.ones(3)), np.linalg.det(m), m @ m
-np.random.rand(3), np.random.default_rng(1)
-np.arange(6).reshape(2, 3).sum(axis=0).mean(), np.sort(np.array([3, 1, 2])), np.where(m > 1, m, 0), repr(m), str(m)
-""",
-    "sympy": """
-import sympy as sp
-a, n = sp.symbols(name), sp.symbols('n', integer=True)
-for e in (sp.expand((2*a - 3)**4), sp.factor(a**3 - 8), sp.integrate(a*sp.exp(a), a), sp.diff(sp.sin(a)**2, a)):
-    str(e)
-for e in (2*a**2 - 7*a + 3, a**3 - 2*a - 4, sp.Eq(3*a, 7)):
-    str(sp.solve(e, a))
-str(sp.simplify(sp.cos(a)**2 + sp.sin(a)**2)), sp.Rational(2, 7) + 1, sp.sqrt(12), sp.N(sp.pi, 20), sp.binomial(9, 4)
-sp.factorint(360), sp.isprime(97), sp.prime(7), sp.divisors(28), sp.gcd(24, 36), sp.totient(10), sp.nsimplify(0.25)
-str(sp.Sum(n**2, (n, 1, 9)).doit()), sp.Matrix([[2, 1], [1, 3]]).inv(), str(sp.limit(sp.sin(a)/a, a, 0))
-str(sp.solve([a + n - 5, a - n - 1], [a, n])), sp.sympify('a**2 + 1'), sp.series(sp.exp(a), a, 0, 4)
-""",
-}
-_USUAL_NAMES = ("t", "m", "k", "c", "b", "a", "y", "x")
-"""One for each round: sympy keeps what it finds out about a symbol, the latest longest. CPython specialises bytecode as
-it runs; after this many rounds it has settled."""
-
-
 def warm_up() -> None:
     """Does in the zygote what programs often do, so that no program has to pay for the first time."""
-    for symbol in _USUAL_NAMES:
-        for name, source in _WARM_UP.items():
+    for symbol in USUAL_NAMES:
+        for name, source in WARM_UP.items():
             if name in sys.modules:
                 exec(compile(source, FILENAME, "exec"), {"__name__": "__main__", "name": symbol})
         source = "print(1)\ntry:\n    1/0\nexcept ZeroDivisionError as e:\n    f'{e!r}'"
         run(source, True, io.StringIO(), _new_main(), FILENAME)
-
-
-_TYPICAL = (
-    (
-        "math",
-        """
-import math, random
-values = [k * k for k in range(20)]
-table = {str(v): v for v in values}
-def f(n):
-    return n if n < 2 else f(n - 1) + f(n - 2)
-class Point:
-    def __init__(self, x): self.x = x
-print(f(10), sum(values), sorted(table), f"{math.pi:.4f}", Point(3).x)
-try:
-    1/0
-except ZeroDivisionError as e:
-    print(repr(e))
-""",
-    ),
-    (
-        "numpy",
-        """
-import numpy as np
-m = np.array([[2, 1, 0], [1, 5, -2], [7, 1, 3]])
-print(np.linalg.eigvals(m), m.sum(), np.linalg.det(m), np.linalg.inv(m) @ m, np.linalg.solve(m, [1, 2, 3]))
-print(np.arange(4).reshape(2, 2) * 0.5, np.mean([1, 2, 4]), np.sqrt(2.0))
-""",
-    ),
-    (
-        "sympy",
-        """
-import sympy as sp
-x = sp.symbols('x')
-print(sp.expand((x + 2)**3), sp.solve(x**2 - 9*x + 14, x), sp.Rational(1, 3))
-""",
-    ),
-)
-"""Few and ordinary: each child that waits runs them."""
-
-LEARNT_ONLY = (
-    (
-        "sympy",
-        """
-import sympy as sp
-x, y = sp.symbols('x y')
-print(sp.factor(x**2 - 9), sp.simplify((x**2 - 1)/(x - 1)), sp.solve(sp.Eq(2*x + 1, 7), x))
-print(sp.solve([sp.Eq(x + y, 5), sp.Eq(x - y, 1)], [x, y]), sp.integrate(x**2, (x, 0, 1)))
-print(sp.diff(x**3, x), sp.sqrt(8), sp.factorint(36))
-""",
-    ),
-)
-"""Run by a learner only: a child that waits copies the memory they write to, which takes a fraction of the time."""
 
 
 def rehearse(more: tuple[tuple[str, str], ...] = ()) -> None:
@@ -184,7 +73,7 @@ def rehearse(more: tuple[tuple[str, str], ...] = ()) -> None:
     before = sys.stdout, sys.stderr
     files = [io.TextIOWrapper(io.BufferedWriter(io.BytesIO()), encoding="utf-8") for _ in range(2)]
     sys.stdout, sys.stderr = files
-    for name, source in (*_TYPICAL, *more):
+    for name, source in (*TYPICAL, *more):
         if name in sys.modules:
             run(source, True, files[1], _new_main(), FILENAME)
             _finish(files[1])
@@ -260,9 +149,9 @@ class Interpreter:
         self.main = ModuleType("__main__")
         self.stdin = io.TextIOWrapper(io.FileIO(0, closefd=False), encoding="utf-8")
         self.out_file, self.err_file = Output(1, "w", closefd=False), Output(2, "w", closefd=False)
-        self.out: IO[str] = _pipe_file(self.out_file, "strict")
-        self.err: IO[str] = _pipe_file(self.err_file, "backslashreplace")
-        _flush_on_signal(self.out)
+        self.out: IO[str] = pipe_file(self.out_file, "strict")
+        self.err: IO[str] = pipe_file(self.err_file, "backslashreplace")
+        flush_on_signal(self.out)
         _seed(seed)
 
     def move_in(self) -> None:
@@ -308,7 +197,7 @@ class Interpreter:
         if len(out) + len(err) <= wire.CLAIM_KEPT:
             try:
                 control.send(head + name + wire.CLAIM_OUTPUT.pack(len(out)) + out + err)
-            except BaseException:
+            except BaseException:  # closed by the program, or an alarm that the program has set
                 self._write(out, err)
                 raise
         else:
@@ -380,7 +269,7 @@ def run(source: str, echo: bool, err: IO[str], main: ModuleType, filename: str) 
         return 0, ""
     except SystemExit as stop:
         return _exit_code(stop, err)
-    except BaseException as error:
+    except BaseException as error:  # whatever the program raises is its own
         _report(error, err)
         return 1, type(error).__name__
 
@@ -465,47 +354,6 @@ def _keep_own_frames(report: traceback.TracebackException | None, seen: set[int]
         _keep_own_frames(other, seen)
 
 
-class Output(io.FileIO):
-    """A standard stream that can keep what is written to it.
-
-    Attributes:
-        keeps: Whether it does so now, for ``take``.
-    """
-
-    keeps = False
-    _kept: tuple[bytes, ...] = ()
-
-    def write(self, data: Any, /) -> int:
-        """Writes data, or keeps it."""
-        if not self.keeps:
-            return super().write(data)
-        self._kept = (*self._kept, bytes(data))
-        return len(data)
-
-    def take(self) -> bytes:
-        """Returns what was kept."""
-        kept, self._kept = self._kept, ()
-        return b"".join(kept)
-
-    def write_all(self, data: bytes) -> None:
-        """Writes all of it."""
-        while data:
-            data = data[super().write(data) :]
-
-
-def _pipe_file(file: Output, errors: str) -> io.TextIOWrapper:
-    """Makes the text file of a descriptor that is going to be a pipe: files ask theirs whether it can be rewound."""
-    fd = file.fileno()
-    before, pipe = os.dup(fd), os.pipe()
-    os.dup2(pipe[1], fd)
-    try:
-        return io.TextIOWrapper(io.BufferedWriter(file), encoding="utf-8", errors=errors)
-    finally:
-        os.dup2(before, fd)
-        for other in (before, *pipe):
-            os.close(other)
-
-
 def _limit_cpu(limit_s: float) -> None:
     """Limits CPU time as well: threads must not turn one program's seconds into many. The kernel kills at the limit."""
     used = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
@@ -517,19 +365,3 @@ def _seed(seed: int) -> None:
     random.seed(seed)
     if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed(seed & 0xFFFFFFFF)
-
-
-def _flush_on_signal(out: IO[str]) -> None:
-    """Has a signal write buffered output: the host sends it, so that a time-out shows what was printed so far.
-
-    Writing each line at once would do it too, at the price of a wake-up of the host for every line.
-    """
-
-    def flush(signum: int, frame: FrameType | None) -> None:
-        try:
-            out.flush()
-        except BaseException:  # the signal came in the middle of a write, or the program closed it
-            return
-
-    # Not SIGALRM: that one belongs to the program.
-    signal.signal(signal.SIGRTMAX, flush)

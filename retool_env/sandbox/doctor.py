@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from retool_env.errors import ReToolError, SandboxUnavailableError
-from retool_env.sandbox import cgroups, inventory, kernel, nsjail, privileges, seccomp
+from retool_env.sandbox import cgroups, immortal, inventory, kernel, launch, nsjail, privileges, seccomp
 from retool_env.sandbox.config import SandboxConfig
 
 
@@ -45,8 +45,8 @@ def examine(config: SandboxConfig | None = None) -> Report:
     """Examines this machine by starting each tier once (a second or two each)."""
     config = config or SandboxConfig()
     tiers = (
-        _tier("nsjail", config, _nsjail_checks()),
-        _tier("landlock", config, _landlock_checks()),
+        _tier("nsjail", config, (*_nsjail_checks(), _fork_check("nsjail"))),
+        _tier("landlock", config, (*_landlock_checks(), _fork_check("landlock"))),
     )
     chosen = next((report.tier for report in tiers if report.available), None)
     return Report(chosen, tiers, _system_checks(config))
@@ -113,12 +113,28 @@ def _landlock_checks() -> tuple[Check, ...]:
     )
 
 
+def _fork_check(tier: str) -> Check:
+    detail, _, mend = launch.fork_obstacle(tier).partition("; ")
+    return Check("sessions can be forked", not detail, detail or "yes", mend)
+
+
+def _immortal_check(config: SandboxConfig, version: str) -> Check:
+    possible = immortal.supported() if config.python is None else immortal.supports(version)
+    return Check(
+        "immortal objects",
+        possible,
+        "possible (immortal=True)" if possible else "not with this interpreter",
+        "" if possible else "64-bit CPython 3.12 or 3.13, neither free-threaded nor a debug build",
+    )
+
+
 def _system_checks(config: SandboxConfig) -> tuple[Check, ...]:
     world = inventory.take(config.packages, config.python)
     found = ", ".join(f"{name} {version}" for name, version in world.distributions.items())
     missing = [name for name in config.packages if inventory._canonical(name) not in world.distributions]
     return (
         Check("Python", True, f"{world.version} at {world.executable}"),
+        _immortal_check(config, world.version),
         Check("kernel", True, f"Linux {platform.release()} {platform.machine()}, {len(os.sched_getaffinity(0))} cores"),
         Check("importable packages", True, found or "the standard library only"),
         Check(

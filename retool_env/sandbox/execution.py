@@ -1,4 +1,4 @@
-"""One execution and the child it runs in: what is read from the child, and which verdict follows from it.
+"""One execution: what is read from the child it runs in, and which verdict follows from it.
 
 Nothing here trusts the child. The deadline is the host's clock, memory is the kernel's counter, a death is a wait
 status from the zygote; only "it ended with this exit code and this exception" is taken from the child's own claim.
@@ -6,14 +6,10 @@ status from the zygote; only "it ended with this exit code and this exception" i
 
 from __future__ import annotations
 
-import contextlib
 import os
-import select
 import signal
-import socket
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -21,21 +17,19 @@ from typing import TYPE_CHECKING
 
 from retool_env.sandbox import wire
 from retool_env.sandbox.api import ExecutionResult, ExecutionStatus
-from retool_env.sandbox.cgroups import Cgroup
+from retool_env.sandbox.contained import READ, STALE, Child, drain, hung_up
 
 if TYPE_CHECKING:
-    from retool_env.sandbox.forking import Family, Forking
-    from retool_env.sandbox.nursery import Nursery
+    from retool_env.sandbox.forking import Forking
+    from retool_env.sandbox.seats import Seat
 
-_READ = 65536
 _CPU_GRACE_S = 1.0
 _FLUSH_AT = 0.9
 _FLUSH_S = 0.01
 """When a program is asked for the output it holds back, as a part of its time; and what it gets for that at the end."""
 
 _CORES = len(os.sched_getaffinity(0))
-_STALE = 64
-"""Messages that say nothing about a call and are thrown away; a child that sends more is not listened to."""
+_SURVIVED = (ExecutionStatus.OK, ExecutionStatus.ERROR)
 
 
 @dataclass(slots=True)
@@ -67,148 +61,26 @@ class Outcome:
             code_chars=job.chars,
         )
 
+    @property
+    def survived(self) -> bool:
+        """Whether a session lives on after a call that ended like this."""
+        return self.claimed and self.status in _SURVIVED
 
-class Child:
-    """A contained child: its descriptors and its cgroup."""
-
-    __slots__ = (
-        "borrowed", "cgroup", "control", "cpu_before", "err", "exit", "family", "frozen", "lost", "nursery", "out",
-        "pid", "pidfd", "poll", "seat", "waited_before", "warm", "zygote_pid",
-    )  # fmt: skip
-
-    def __init__(self, zygote_pid: int, pid: int, control: socket.socket, out: int, err: int, pidfd: int):
-        self.zygote_pid = zygote_pid  # its pid as the zygote knows it
-        self.pid = pid
-        self.control = control
-        self.out = out
-        self.err = err
-        self.pidfd = pidfd
-        self.cgroup: Cgroup | None = None
-        self.borrowed = False  # another thread than the host's reads its descriptors now
-        self.exit: tuple[int, float] | None = None  # reaped while it was borrowed: wait status, CPU seconds
-        self.warm = False  # has copied the memory that typical programs write to
-        self.lost = False  # given up, with its zygote or at the end, while it was borrowed
-        self.nursery: Nursery | None = None
-        self.seat: Seat | None = None  # the session that lives in it
-        self.frozen = False
-        self.family: Family | None = None  # of one that can be forked
-        self.cpu_before = self.waited_before = 0.0
-        control.setblocking(False)
-        os.set_blocking(out, False)
-        os.set_blocking(err, False)
-        # For the thread that borrows it. In this order: what came before a claim is seen with it.
-        self.poll = select.poll()
-        for fd in (control.fileno(), out, err):
-            self.poll.register(fd, select.POLLIN)
-
-    def kill(self) -> None:
-        """Kills it at once. Its pid namespace, where it has one, goes with it."""
-        if self.pidfd >= 0:
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
-
-    def freeze(self) -> None:
-        """Stops it between two calls of its session: nothing that the last one left behind runs on."""
-        self.frozen = True
-        if self.pidfd < 0:
-            return
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self.pidfd, signal.SIGSTOP)
-
-    def thaw(self) -> None:
-        """Lets a stopped child go on."""
-        self.frozen = False
-        if self.pidfd < 0:
-            return
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self.pidfd, signal.SIGCONT)
-
-    def empty(self) -> None:
-        """Stops it, and throws away what it has written and sent so far."""
-        self.freeze()
-        for fd in (self.out, self.err):
-            with contextlib.suppress(OSError):
-                while os.read(fd, _READ):
-                    pass
-        with contextlib.suppress(OSError):
-            drain(self.control)
-        self.mark()
-
-    def flush(self) -> None:
-        """Has it write the output that it holds back."""
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self.pidfd, signal.SIGRTMAX)
-
-    def mark(self) -> None:
-        """Notes what it has used so far, none of which is the next program's. While it waits, it uses nothing."""
-        self.cpu_before = self.cpu_s()
-        self.waited_before = self.waited_s()
-
-    def close(self) -> None:
-        """Closes our ends of its descriptors."""
-        fds = [fd for fd in (self.out, self.err, self.pidfd) if fd >= 0]
-        self.out = self.err = self.pidfd = -1  # first: a worker forked at this moment must not close them again
-        self.control.close()
-        for fd in fds:
-            os.close(fd)
-
-    def cpu_s(self) -> float:
-        """Returns the CPU seconds it has used, by the kernel's clock of its process."""
-        try:
-            return time.clock_gettime(
-                ~self.pid << 3 | 2
-            )  # the clock id of a process's CPU time: see clock_getcpuclockid
-        except OSError:
-            return 0.0
-
-    def waited_s(self) -> float:
-        """Returns the seconds in which it was ready to run but had no core."""
-        try:
-            with open(f"/proc/{self.pid}/schedstat", "rb", buffering=0) as file:
-                return int(file.read(128).split()[1]) / 1e9
-        except (OSError, ValueError, IndexError):
-            return 0.0
-
-
-class Seat:
-    """A session as the host sees it: its child, and the calls that wait for it. Guarded by the host's lock.
-
-    Attributes:
-        child: Where it lives; None before its first call, and once it is lost.
-        calls: Calls begun so far.
-        current: The call that runs, or is next in the host's queue.
-        waiting: Later calls, in order.
-        lost: Why there is no session any more; empty while there is.
-        at_fault: Whether the code lost it (and not the sandbox).
-        forkable: Whether its child is one that can be forked.
-        asked: Whether a child was asked for.
-        idle_since: When its last call ended, on the monotonic clock.
-    """
-
-    __slots__ = ("asked", "at_fault", "calls", "child", "current", "forkable", "idle_since", "lost", "waiting")
-
-    def __init__(self, forkable: bool):
-        self.forkable = forkable
-        self.asked = False
-        self.child: Child | None = None
-        self.calls = 0
-        self.current: Job | None = None
-        self.waiting: deque[Job] = deque()
-        self.lost = ""
-        self.at_fault = False
-        self.idle_since = time.monotonic()
-
-    def lose(self, why: str, at_fault: bool) -> None:
-        """Marks it as lost; the first reason stays."""
-        if not self.lost:
-            self.lost, self.at_fault = why, at_fault
-        self.child = None
-
-    def refusal(self) -> Outcome:
-        """Returns the outcome of a call of a session that is lost."""
-        status = ExecutionStatus.KILLED if self.at_fault else ExecutionStatus.UNAVAILABLE
-        message = f"SessionLost: {self.lost}; its variables are gone, start a new session\n"
-        return Outcome(status, stderr=message.encode(), error_class="SessionLost")
+    def why_lost(self, job: Job) -> str:
+        """Says why a session does not live on after a call that ended like this."""
+        match self.status:
+            case ExecutionStatus.TIMEOUT:
+                return f"its last call passed the time limit of {job.timeout_s:g} s"
+            case ExecutionStatus.MEMORY:
+                return "its last call ran out of memory"
+            case ExecutionStatus.OUTPUT_LIMIT:
+                return f"its last call wrote more than {job.max_output} bytes"
+            case ExecutionStatus.KILLED:
+                return f"its process was killed ({self.error_class or 'no signal known'})"
+            case ExecutionStatus.UNAVAILABLE:
+                return "the sandbox failed"
+            case _:
+                return "its process ended"
 
 
 @dataclass(slots=True, eq=False, repr=False)  # deque.remove shows what it misses: a future's repr takes its lock
@@ -233,7 +105,7 @@ class Job:
     child: Child | None = None
     out: bytearray = field(default_factory=bytearray)
     err: bytearray = field(default_factory=bytearray)
-    begun: bool = False  # the program has been handed over
+    begun: bool = False  # the program has been handed over; False again if it is known that it was not read
     attempts: int = 0
     flushes: int = 0  # how often its output was asked for: shortly before the deadline, and at it
     quiet: bool = False  # the output pipes are known to be empty
@@ -295,12 +167,16 @@ class Job:
         if child.frozen:
             child.thaw()
 
-    def not_begun(self) -> Outcome:
-        """Returns the outcome of a program that could not be handed over."""
-        if self.call <= 1:
-            return Outcome(ExecutionStatus.UNAVAILABLE)
-        message = b"SessionLost: its process does not answer; its variables are gone, start a new session\n"
-        return Outcome(ExecutionStatus.KILLED, stderr=message, error_class="SessionLost")
+    def reset(self) -> None:
+        """Makes it as if it had not been given to a child: its program was not read."""
+        self.child, self.begun, self.silent = None, False, False
+        self.flushes = 0
+        self.ended.clear()
+
+    @property
+    def is_first(self) -> bool:
+        """Whether it needs no state: it has an interpreter of its own, or is the first call of its session."""
+        return self.seat is None or self.seat.calls <= (1 if self.call else 0)
 
     def read(self, fd: int) -> bool:
         """Reads what is there on one of the child's output pipes; False at its end."""
@@ -308,14 +184,14 @@ class Job:
         buffer = self.out if fd == self.child.out else self.err
         while True:
             try:
-                data = os.read(fd, _READ)
+                data = os.read(fd, READ)
             except BlockingIOError:
                 return True
             if not data:
                 self.ended.add(fd)
                 return False
             buffer += data
-            if len(data) < _READ or self.over_cap:
+            if len(data) < READ or self.over_cap:
                 return True
 
     @property
@@ -421,6 +297,8 @@ class Job:
             message = self.child.control.recv(wire.CLAIM_MAX)
         except BlockingIOError:
             return None
+        except ConnectionResetError:  # the kernel's word that it ended with this unread
+            message, self.begun = b"", not self.is_first
         except OSError:
             message = b""
         if not message and hung_up(self.child.control):
@@ -429,7 +307,7 @@ class Job:
         outcome = self.claim(message) if message else None
         if outcome is None:
             self.ignored += 1
-            if self.ignored <= _STALE:
+            if self.ignored <= STALE:
                 return None
             outcome = self.finish(ExecutionStatus.ERROR)
         if self.is_late:
@@ -496,25 +374,3 @@ class Job:
             return cpu_s >= self.timeout_s
         # A program may take the handler away by which it is asked for its output.
         return number == signal.SIGRTMAX and self.flushes > 0
-
-
-def drain(sock: socket.socket) -> None:
-    """Throws away what a session sent after its last claim: it must not be taken for an answer to the next call.
-
-    Raises:
-        OSError: It has closed its end, or sent far too much.
-    """
-    for _ in range(_STALE):
-        try:
-            if not sock.recv(1) and hung_up(sock):
-                raise BrokenPipeError
-        except BlockingIOError:
-            return
-    raise BrokenPipeError
-
-
-def hung_up(sock: socket.socket) -> bool:
-    """Whether the other side has closed a socket, rather than sent an empty packet."""
-    poll = select.poll()
-    poll.register(sock, select.POLLRDHUP | select.POLLHUP)
-    return bool(poll.poll(0))

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from retool_env.sandbox import wire
 from retool_env.sandbox.branching import Fork, Listener
-from retool_env.sandbox.execution import Child, drain, hung_up
+from retool_env.sandbox.contained import Child, drain, hung_up
 
 if TYPE_CHECKING:
     from retool_env.sandbox.nursery import Nursery, Unwatch, Watch

@@ -23,6 +23,11 @@ _SKIPPED = frozenset((FrameType, GeneratorType, CoroutineType, AsyncGeneratorTyp
 """An interpreter frame belongs to one of these until its count says that nobody else wants it."""
 
 
+def supports(version: str) -> bool:
+    """Whether a version of CPython, as in "3.12.1", is one of those that ``immortalize`` was written for."""
+    return tuple(version.split(".")[:2]) in [(str(major), str(minor)) for major, minor in _VERSIONS]
+
+
 def supported() -> bool:
     """Whether this interpreter is one of those that ``immortalize`` was written for.
 

@@ -19,7 +19,18 @@ from pathlib import Path
 from typing import Any
 
 from retool_env.errors import ConfigurationError, SandboxUnavailableError
-from retool_env.sandbox import branching, cgroups, inventory, landlock, learning, nsjail, privileges, seccomp, wire
+from retool_env.sandbox import (
+    branching,
+    cgroups,
+    immortal,
+    inventory,
+    landlock,
+    learning,
+    nsjail,
+    privileges,
+    seccomp,
+    wire,
+)
 from retool_env.sandbox.config import SandboxConfig
 
 _HERE = Path(__file__).parent
@@ -56,6 +67,8 @@ package.zygote.main(control, owner, payload["settings"])
 """
 """Run with ``python -c``: the zygote's sources come over the socket, so that no folder of ours is readable inside."""
 
+_SHIPPED = ("wire", "kernel", "immortal", "packages", "typical", "streams", "child", "zygote")
+"""The modules of which the zygote consists, each after those that it imports."""
 
 LIGHT_PRELOAD = (
     "math", "cmath", "random", "itertools", "functools", "operator", "collections", "collections.abc", "fractions",
@@ -205,7 +218,7 @@ def start(plan: Plan, holding: list[int] | None = None) -> ZygoteProcess:
         there.close()
         _send_start(here, owner, settings)
         _handshake(zygote, plan, holding)
-    except BaseException:
+    except BaseException:  # such as KeyboardInterrupt: no half-started zygote is left
         there.close()
         zygote.end()
         raise
@@ -248,7 +261,7 @@ def _settings(
     in_jail = tier == "nsjail"
     preload = config.preload if config.preload is not None else inventory.default_preload(world)
     inventory.check_preload(preload, world)
-    if config.immortal and not world.version.startswith(("3.12.", "3.13.")):
+    if config.immortal and not immortal.supports(world.version):
         raise ConfigurationError(f"immortal: works with Python 3.12 and 3.13 only, this one is {world.version}")
     threads = _THREADS if uids is not None else rights.tasks_of_user() + _THREADS
     return {
@@ -313,8 +326,7 @@ def _rlimits(config: SandboxConfig, threads: int) -> dict[str, int]:
 
 
 def _send_start(control: socket.socket, owner: int, settings: dict[str, Any]) -> None:
-    names = ("wire", "kernel", "immortal", "child", "zygote")
-    sources = {name: (_HERE / f"{name}.py").read_text("utf-8") for name in names}
+    sources = {name: (_HERE / f"{name}.py").read_text("utf-8") for name in _SHIPPED}
     payload = json.dumps({"sources": sources, "settings": settings}).encode()
     control.settimeout(_START_LIMIT_S)
     rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", owner))]

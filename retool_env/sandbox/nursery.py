@@ -17,8 +17,9 @@ from collections.abc import Callable
 from retool_env.errors import SandboxUnavailableError
 from retool_env.sandbox import launch, wire
 from retool_env.sandbox.cgroups import Cgroup
-from retool_env.sandbox.execution import Child, Seat
+from retool_env.sandbox.contained import Child
 from retool_env.sandbox.forking import Family
+from retool_env.sandbox.seats import Seat
 
 MAX_DEATHS = 3
 """Zygotes that may die one after the other without any program having ended, before waiting programs are given up."""

@@ -7,7 +7,6 @@ import os
 import threading
 import warnings
 import weakref
-from types import TracebackType
 from typing import Any, Self
 
 from retool_env.errors import ConfigurationError, ForkError, SandboxClosedError, SandboxUnavailableError
@@ -113,14 +112,6 @@ class Sandbox(Calls):
         if host is not None:
             self._finalizer.detach()
             host.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from retool_env.errors import ForkError, SandboxClosedError
 from retool_env.sandbox.api import ExecutionStatus
 from retool_env.sandbox.calls import Calls
-from retool_env.sandbox.execution import Job, Outcome, Seat
+from retool_env.sandbox.execution import Job, Outcome
+from retool_env.sandbox.seats import Seat
 
 if TYPE_CHECKING:
     from retool_env.sandbox.host import Host
@@ -84,7 +84,7 @@ class Session(Calls):
         assert job.branch is not None
         try:
             return self._branch(job, host.wait_for(job))
-        except BaseException:  # such as KeyboardInterrupt
+        except BaseException:  # such as KeyboardInterrupt: nobody has the branch
             host.close_seat(job.branch)
             raise
 
@@ -95,7 +95,7 @@ class Session(Calls):
         try:
             host.submit(job)
             return self._branch(job, await asyncio.shield(asyncio.wrap_future(job.future)))
-        except BaseException:
+        except BaseException:  # such as CancelledError: nobody has the branch
             host.close_seat(job.branch)
             raise
 
@@ -120,14 +120,6 @@ class Session(Calls):
         """Ends it. May be called twice."""
         self._closed = True
         self._finalizer()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a session cannot be copied or pickled: it is a running process")

@@ -19,7 +19,7 @@ import sys
 import traceback
 from typing import Any, NoReturn
 
-from retool_env.sandbox import child, immortal, kernel, wire
+from retool_env.sandbox import child, immortal, kernel, packages, typical, wire
 
 
 def main(control: socket.socket, owner: int, settings: dict[str, Any]) -> None:
@@ -59,7 +59,7 @@ class Zygote:
         self.forkable_program = bytes.fromhex(settings["seccomp_forkable"])
         self.numbers = settings["numbers"]
         self.thread_id = kernel.find_own_thread_id()
-        sys.meta_path.append(child.AllowedPackages(settings["modules"]))
+        sys.meta_path.append(packages.AllowedPackages(settings["modules"]))
         child.preload(settings["preload"])
         # Programs see an empty environment; the C library keeps the variables that tell a BLAS loaded later (scipy's)
         # to use one thread.
@@ -101,7 +101,7 @@ class Zygote:
                 if os.getppid() != self.pid:  # it died before that
                     os._exit(98)
                 if level > 0:
-                    child.rehearse(child.LEARNT_ONLY)
+                    child.rehearse(typical.LEARNT_ONLY)
                 os.write(ready_write, b"x")
                 signal.pause()
             os.close(ready_write)

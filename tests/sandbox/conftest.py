@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
 import select
 import socket
+import struct
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,7 +19,8 @@ from pathlib import Path
 import pytest
 
 from retool_env.sandbox import ExecutionResult, Sandbox, wire
-from retool_env.sandbox.execution import Child, Job, Outcome
+from retool_env.sandbox.contained import Child
+from retool_env.sandbox.execution import Job, Outcome
 from retool_env.sandbox.launch import ZygoteProcess
 from retool_env.sandbox.nursery import Nursery
 
@@ -82,7 +86,7 @@ def is_at_rest(sandbox: Sandbox, sessions: int = 0) -> bool:
     assert host is not None
     kept = sum(len(nursery.children) - len(nursery.idle) for nursery in nurseries(sandbox))
     coming = any(nursery.starting or nursery.requested for nursery in nurseries(sandbox))
-    return not host._busy and not coming and kept == sessions
+    return not host.scheduler.busy and not coming and kept == sessions
 
 
 def assert_at_rest(sandbox: Sandbox) -> None:
@@ -142,6 +146,18 @@ def descendants_of(pid: int) -> list[int]:
 def slots_of(sandbox: Sandbox) -> int:
     """Returns how many children the zygotes may have at the same time: as many user ids and cgroups are there."""
     return sum(nursery.plan.slots for nursery in nurseries(sandbox))
+
+
+def has_something_unread(child: Child) -> bool:
+    """Whether a child has not read what the host sent it last."""
+    return struct.unpack("i", fcntl.ioctl(child.control, termios.TIOCOUTQ, bytes(4)))[0] > 0
+
+
+def n_begun(sandbox: Sandbox) -> int:
+    """Counts the submitted programs that their children have read: they are lost with their zygote."""
+    host = sandbox._host
+    assert host is not None
+    return sum(not has_something_unread(job.child) for job in host.running.jobs() if job.child is not None)
 
 
 def memory_cgroups_of(sandbox: Sandbox) -> int:

@@ -16,7 +16,7 @@ import pytest
 from retool_env.errors import ForkError, SandboxBusyError
 from retool_env.sandbox import Sandbox, launch
 
-from .conftest import assert_at_rest, is_gone, state_of, wait_until
+from .conftest import assert_at_rest, is_gone, n_begun, state_of, wait_until
 
 pytestmark = pytest.mark.skipif(launch.fork_obstacle("landlock") != "", reason=launch.fork_obstacle("landlock"))
 
@@ -247,7 +247,7 @@ class TestEnds:
         trunk = sandbox.session(forkable=True)
         branch = trunk.fork()
         running = branch.submit("while True: pass", timeout_s=60)
-        wait_until(lambda: state_of(branch._seat.child.pid) == "R", "it runs")
+        wait_until(lambda: n_begun(sandbox) == 1, "it runs")
         pids = [session._seat.child.pid for session in (trunk, branch)]
         os.kill(sandbox._host.nurseries[0].zygote.pid, signal.SIGKILL)
         assert running.result().status == "unavailable"

@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from retool_env.errors import ForkError, SandboxClosedError
-from retool_env.sandbox import Sandbox, host, launch
+from retool_env.sandbox import Sandbox, launch, running
 from retool_env.sandbox.nursery import Nursery
 
 from .conftest import assert_at_rest, is_gone, memory_cgroups_of, nurseries, state_of, wait_until, zygotes_of
@@ -127,7 +127,7 @@ class TestTheHostLivesOn:
 
 class TestNeighbours:
     def test_a_trunk_that_stalls_its_fork_costs_its_siblings_only_time(self, tier, make_sandbox, monkeypatch):
-        monkeypatch.setattr(host, "_FORK_LIMIT_S", 1.0)
+        monkeypatch.setattr(running, "_FORK_LIMIT_S", 1.0)
         sandbox = make_sandbox(tier=tier, preload=())
         trunk = sandbox.session(forkable=True)
         trunk.run("x = 1")

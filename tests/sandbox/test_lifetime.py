@@ -41,7 +41,7 @@ if "fork" in sys.argv:
 else:
     holder = 0
 host = sandbox._host
-while not host._running:
+while not host.running:
     os.sched_yield()
 zygote = host.nurseries[0].zygote
 pids = [zygote.pid, zygote.process.pid, *(child.pid for child in host.nurseries[0].children.values())]
@@ -238,7 +238,7 @@ def own_descriptors():
     host, last, times = sandbox._host, None, 0
     while times < 200:  # the host's thread may be in the middle of anything: until it stays the same
         os.sched_yield()
-        if host._busy or any(
+        if host.scheduler.busy or any(
             nursery.starting or nursery.requested or nursery._warming or len(nursery.children) != len(nursery.idle)
             for nursery in host.nurseries
         ):

@@ -154,7 +154,7 @@ class Neighbours:
         self._stopped = False
         for program in programs:
             self._start(program)
-        wait_until(lambda: len(sandbox._host._busy) >= len(programs) or bool(self.results), "the neighbours run")
+        wait_until(lambda: sandbox.metrics().running >= len(programs) or bool(self.results), "the neighbours run")
 
     def _start(self, program: str) -> None:
         with self._lock:

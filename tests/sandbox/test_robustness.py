@@ -138,7 +138,7 @@ class TestBounds:
         long = sandbox.submit("import time; time.sleep(600)", timeout_s=600)
         for _ in range(200):
             assert sandbox.submit("print(1)", timeout_s=700).result().status == "ok"
-        assert len(sandbox._host._deadlines) < 100
+        assert len(sandbox._host.running.deadlines) < 100
         long.cancel()
 
     def test_many_children(self, tier, make_sandbox):

@@ -17,7 +17,7 @@ import pytest
 from retool_env.errors import ConfigurationError, SandboxClosedError, SandboxUnavailableError
 from retool_env.sandbox import ExecutionStatus, Sandbox, SandboxConfig
 
-from .conftest import assert_at_rest, nurseries, wait_until
+from .conftest import assert_at_rest, n_begun, nurseries, wait_until
 
 
 class TestRun:
@@ -296,7 +296,7 @@ class TestConcurrency:
         sandbox = make_sandbox(tier=tier, max_concurrency=1)
         task = asyncio.ensure_future(sandbox.arun("while True: pass", timeout_s=60))
         queued = asyncio.ensure_future(sandbox.arun("while True: pass", timeout_s=60))
-        while not sandbox._host._running:
+        while not sandbox._host.running:
             await asyncio.sleep(0.001)
         for each in (task, queued):
             each.cancel()
@@ -308,7 +308,7 @@ class TestConcurrency:
     def test_cancelling_a_future_kills_the_program(self, tier, make_sandbox):
         sandbox = make_sandbox(tier=tier, max_concurrency=1)
         future = sandbox.submit("while True: pass", timeout_s=60)
-        wait_until(lambda: bool(sandbox._host._running), "the program runs")
+        wait_until(lambda: bool(sandbox._host.running), "the program runs")
         assert future.cancel()
         assert sandbox.run("print(1)").stdout == "1\n"
         assert_at_rest(sandbox)
@@ -328,7 +328,7 @@ class TestLife:
     def test_a_killed_zygote(self, tier, make_sandbox):
         sandbox = make_sandbox(tier=tier)
         running = sandbox.submit("while True: pass", timeout_s=60)
-        wait_until(lambda: bool(sandbox._host._running), "the program runs")
+        wait_until(lambda: n_begun(sandbox) == 1, "the program runs")
         os.kill(sandbox._host.nurseries[0].zygote.pid, signal.SIGKILL)
         assert running.result().status == "unavailable"
         assert sandbox.run("print(1)").stdout == "1\n"

@@ -17,7 +17,7 @@ import pytest
 from retool_env.errors import SandboxBusyError, SandboxClosedError
 from retool_env.sandbox import ExecutionStatus
 
-from .conftest import assert_at_rest, state_of, wait_until
+from .conftest import assert_at_rest, n_begun, state_of, wait_until
 
 ENDLESS = "while True: pass"
 
@@ -181,7 +181,7 @@ class TestLoss:
         idle, busy = sandbox.session(), sandbox.session()
         idle.run("x = 1")
         running = busy.submit(ENDLESS, timeout_s=60)
-        wait_until(lambda: busy._seat.child is not None, "it runs")
+        wait_until(lambda: n_begun(sandbox) == 1, "it runs")
         os.kill(sandbox._host.nurseries[0].zygote.pid, signal.SIGKILL)
         assert running.result().status is ExecutionStatus.UNAVAILABLE
         for session in (idle, busy):
