@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from retool_env.sandbox import ExecutionResult, ExecutionStatus, Sandbox, SandboxConfig
     from retool_env.tools import Tool, ToolCall, ToolRegistry, ToolResult
     from retool_env.trajectory import Trajectory, read_jsonl, write_jsonl
+    from retool_env.vector import ReToolVectorEnv
 
 __all__ = [
     "Action",
@@ -59,6 +60,7 @@ __all__ = [
     "Protocol",
     "ReToolEnv",
     "ReToolError",
+    "ReToolVectorEnv",
     "RewardFacts",
     "RunCode",
     "Sandbox",
@@ -101,6 +103,7 @@ _MODULES: Final = {
     "sandbox": ("ExecutionResult", "ExecutionStatus", "Sandbox", "SandboxConfig"),
     "tools": ("Tool", "ToolCall", "ToolRegistry", "ToolResult"),
     "trajectory": ("Trajectory", "read_jsonl", "write_jsonl"),
+    "vector": ("ReToolVectorEnv",),
 }
 _HOMES: Final = {name: module for module, names in _MODULES.items() for name in names}
 
@@ -118,4 +121,8 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-gymnasium.register(id="ReTool-v0", entry_point="retool_env.env:ReToolEnv")
+gymnasium.register(
+    id="ReTool-v0",
+    entry_point="retool_env.env:ReToolEnv",
+    vector_entry_point="retool_env.vector:ReToolVectorEnv",
+)

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 # Tracebacks with local variables would show an API key.
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_show_locals=False)
+bench = typer.Typer(no_args_is_help=True, pretty_exceptions_show_locals=False)
+app.add_typer(bench, name="bench", help="Measures parts of the package on this machine.")
 
 
 def _print_version(wanted: bool) -> None:
@@ -48,7 +50,11 @@ def demo(
     n: Annotated[int, typer.Option("-n", "--n", min=1, help="Number of problems.")] = 64,
     seed: Annotated[int, typer.Option(help="Fixes the built-in problems and what the scripted policy does.")] = 0,
     problems: Annotated[
-        Path | None, typer.Option(help="A JSONL file to take the problems from.", show_default="built-in problems")
+        str | None,
+        typer.Option(
+            help="A JSONL or parquet file, a preset (aime-2024), hf:owner/name, reasoning-gym:task, ...",
+            show_default="built-in problems",
+        ),
     ] = None,
     question_column: Annotated[
         str | None, typer.Option(help="Column of the question in that file.", show_default="found by its name")
@@ -157,6 +163,134 @@ def grade(
         errors.print("interrupted", style="yellow")
         raise typer.Exit(130) from None
     except (ConfigurationError, ProblemError) as error:
+        _complain(errors, error)
+        raise typer.Exit(2) from None
+    except (ReToolError, OSError) as error:
+        _complain(errors, error)
+        raise typer.Exit(1) from None
+    raise typer.Exit(code)
+
+
+@app.command()
+def view(
+    file: Annotated[Path, typer.Argument(help="Trajectories, as retool demo writes them; - reads stdin.")],
+    number: Annotated[
+        int | None, typer.Option("-n", "--number", min=1, help="Show the attempt on this line in full.")
+    ] = None,
+    problem: Annotated[str | None, typer.Option(help="Show the attempts at the problem with this id in full.")] = None,
+    wrong: Annotated[bool, typer.Option("--wrong", help="Only attempts that are not correct; faults are not.")] = False,
+    timed_out: Annotated[
+        bool, typer.Option("--timed-out", help="Only where code, or the comparison of the answer, ran out of time.")
+    ] = False,
+    tool_used: Annotated[bool, typer.Option("--tool-used", help="Only where a tool call ran.")] = False,
+    ended: Annotated[
+        str | None, typer.Option(help="Only attempts that ended for this reason: answered, max_turns, ...")
+    ] = None,
+    html: Annotated[Path | None, typer.Option(help="Write them as one HTML page that needs no network.")] = None,
+) -> None:
+    """Lists recorded attempts, shows one in full, or writes a page to browse them; all options can be combined.
+
+    Exit code 1 if a line could not be read; it is reported and passed over.
+    """
+    from retool_env.cli_view import ViewOptions, end_reason, run
+    from retool_env.report.attempts import Filter
+
+    errors = Console(stderr=True)
+    try:
+        reason = None if ended is None else end_reason(ended)
+        wanted = Filter(wrong, timed_out, tool_used, reason, number, problem)
+        code = run(ViewOptions(file=file, wanted=wanted, html=html), Console(), errors)
+    except KeyboardInterrupt:
+        errors.print("interrupted", style="yellow")
+        raise typer.Exit(130) from None
+    except ConfigurationError as error:
+        _complain(errors, error)
+        raise typer.Exit(2) from None
+    except OSError as error:
+        _complain(errors, error)
+        raise typer.Exit(1) from None
+    raise typer.Exit(code)
+
+
+@app.command()
+def play(
+    n: Annotated[int, typer.Option("-n", "--n", min=1, help="Number of problems, one after the other.")] = 1,
+    seed: Annotated[int, typer.Option(help="Fixes the built-in problems.")] = 0,
+    problems: Annotated[
+        str | None,
+        typer.Option(
+            help="A JSONL or parquet file, a preset (aime-2024), hf:owner/name, reasoning-gym:task, ...",
+            show_default="built-in problems",
+        ),
+    ] = None,
+    question_column: Annotated[
+        str | None, typer.Option(help="Column of the question in that file.", show_default="found by its name")
+    ] = None,
+    answer_column: Annotated[
+        str | None, typer.Option(help="Column of the gold answer in that file.", show_default="found by its name")
+    ] = None,
+    protocol: Annotated[str, typer.Option(help="code_tags, tool_calls or markdown.")] = "code_tags",
+    reward: Annotated[str, typer.Option(help="tool_aware, paper, verl or accuracy.")] = "tool_aware",
+    interpreter: Annotated[
+        str, typer.Option(help="fresh: one for every block of code; session: one for all blocks of an attempt.")
+    ] = "fresh",
+    grader: Annotated[str, typer.Option(help="strict, default or lenient: how answers are compared.")] = "default",
+    tier: Annotated[str, typer.Option(help="Sandbox tier: auto, nsjail or landlock; none isolates nothing.")] = "auto",
+    timeout_s: Annotated[float, typer.Option(min=0.1, help="Seconds a block of code may run.")] = 5.0,
+    out: Annotated[
+        Path | None, typer.Option(help="A new file for the trajectories.", show_default="none is written")
+    ] = None,
+) -> None:
+    """Makes you the policy: you read the prompt, write the turns, see the interpreter's output and the reward."""
+    from retool_env.cli_play import PlayOptions, run
+
+    errors = Console(stderr=True)
+    if problems is None and (question_column or answer_column) is not None:
+        raise typer.BadParameter("--question-column and --answer-column are of a file: give it with --problems")
+    options = PlayOptions(
+        n=n, seed=seed, problems=problems, question_column=question_column, answer_column=answer_column,
+        protocol=protocol, reward=reward, interpreter=cast("InterpreterMode", interpreter),
+        grader=cast("Preset", grader), tier=tier, timeout_s=timeout_s, out=out,
+    )  # fmt: skip
+    try:
+        code = run(options, Console(), errors)
+    except KeyboardInterrupt:
+        errors.print("\ninterrupted", style="yellow")
+        raise typer.Exit(130) from None
+    except (ConfigurationError, ProblemError) as error:
+        _complain(errors, error)
+        raise typer.Exit(2) from None
+    except (ReToolError, OSError) as error:
+        _complain(errors, error)
+        raise typer.Exit(1) from None
+    raise typer.Exit(code)
+
+
+@bench.command("env")
+def bench_env(
+    only: Annotated[
+        list[str] | None, typer.Option(help="own, length, rates or memory; can be repeated.", show_default="all")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Few repetitions: does it run? Not for figures.")] = False,
+    num_envs: Annotated[int, typer.Option(min=1, max=900, help="Size of the vector and of the group.")] = 16,
+    tier: Annotated[str, typer.Option(help="Sandbox tier: auto, nsjail or landlock; none isolates nothing.")] = "auto",
+    out: Annotated[Path, typer.Option(help="Folder for env.json and env.png.")] = Path("runs/bench"),
+) -> None:
+    """Measures the environment: its own time for a step, by length, turns a second, memory. Takes about two minutes.
+
+    Own time is that of a step outside the sandbox. The figures stand beside their targets. What they are is documented
+    in the module retool_env.bench.
+    """
+    from retool_env.bench.env import TOPICS, BenchOptions, run
+
+    errors = Console(stderr=True)
+    options = BenchOptions(tuple(only or TOPICS), quick, num_envs, tier, out)
+    try:
+        code = run(options, Console(), errors)
+    except KeyboardInterrupt:
+        errors.print("interrupted", style="yellow")
+        raise typer.Exit(130) from None
+    except ConfigurationError as error:
         _complain(errors, error)
         raise typer.Exit(2) from None
     except (ReToolError, OSError) as error:

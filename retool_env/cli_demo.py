@@ -63,7 +63,7 @@ class DemoOptions:
     Attributes:
         n: Number of problems.
         seed: Of the built-in problems and the scripted policy.
-        problems: A JSONL file, or None for the built-in problems.
+        problems: A file, or what else ``load_problems`` takes as text; None for the built-in problems.
         question_column: Column of the question in that file, or None to find it by its name.
         answer_column: Column of the gold answer in that file, or None to find it by its name.
         protocol: Name of the protocol.
@@ -79,7 +79,7 @@ class DemoOptions:
 
     n: int
     seed: int
-    problems: Path | None
+    problems: str | None
     question_column: str | None
     answer_column: str | None
     protocol: str
@@ -199,9 +199,10 @@ def _problems(options: DemoOptions) -> Sequence[Problem]:
         from retool_env.problems import builtin_problems
 
         return builtin_problems(options.n, options.seed)
-    from retool_env.problems import load_jsonl
+    from retool_env.problems import load_problems
 
-    return load_jsonl(options.problems, options.question_column, options.answer_column, limit=options.n)
+    question, answer = options.question_column, options.answer_column
+    return load_problems(options.problems, options.seed, limit=options.n, question=question, answer=answer)
 
 
 def _policy(options: DemoOptions) -> TextPolicy:

@@ -12,6 +12,7 @@ observation, reward, terminated, truncated, info = env.step(r"<answer>\boxed{42}
 from __future__ import annotations
 
 import asyncio
+import copy
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,19 +23,14 @@ from typing import Any, ClassVar, Final, Unpack, cast
 import gymnasium
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
-from gymnasium.error import (
-    AlreadyPendingCallError,
-    ClosedEnvironmentError,
-    InvalidAction,
-    ResetNeeded,
-    UnsupportedMode,
-)
+from gymnasium.error import InvalidAction, ResetNeeded, UnsupportedMode
 
 from retool_env.config import EpisodeOptions
 from retool_env.driver import TurnWork, adrive, drive
 from retool_env.env_options import InvalidOptionError, checked_options, episode_config, sandbox_config
 from retool_env.episode import Episode
 from retool_env.errors import ConfigurationError, ProblemError
+from retool_env.exclusive import Exclusive
 from retool_env.interpreter import Interpreter, LazySandbox, make_interpreter
 from retool_env.problem_order import ProblemOrder
 from retool_env.problems import Problem, load_problems
@@ -52,7 +48,7 @@ StepResult = tuple[str, float, bool, bool, Info]
 _MAX_PROMPT_CHARS: Final = 1 << 20
 
 
-class ReToolEnv(gymnasium.Env[str, str]):
+class ReToolEnv(Exclusive, gymnasium.Env[str, str]):
     """One problem an episode: the policy writes turns of text, code in them runs, an answer ends it and is paid.
 
     **Action**: the text of one turn, as the policy generated it. Any text will do; what cannot be understood is
@@ -94,9 +90,9 @@ class ReToolEnv(gymnasium.Env[str, str]):
     Wrong use is gymnasium's kind of error: ``ResetNeeded`` (step before reset, or after the end), ``InvalidAction`` (an
     action that is not a string), ``InvalidOptionError`` (also a ``ConfigurationError``), ``ClosedEnvironmentError``.
 
-    ``gymnasium.make_vec`` works with ``vectorization_mode="sync"``. ``"async"`` needs
-    ``vector_kwargs={"shared_memory": False}``: shared memory would lose every character that is not printable ASCII, so
-    it is refused.
+    ``gymnasium.make_vec`` makes a ``ReToolVectorEnv``. Of gymnasium's own modes ``vectorization_mode="sync"`` works as
+    it is; ``"async"`` needs ``vector_kwargs={"shared_memory": False}``: shared memory would lose every character that
+    is not printable ASCII, so it is refused.
 
     A copy or an unpickled environment shares a sandbox that was given, and makes its own where this one does. With
     ``interpreter="session"`` it has no copy of what the episode's blocks have defined: its next block ends the episode
@@ -139,12 +135,6 @@ class ReToolEnv(gymnasium.Env[str, str]):
             config = sandbox_config(sandbox)
             self.config = episode_config(rules, config)
             self.problems: Sequence[Problem] = load_problems(problems)
-        self._order = ProblemOrder(len(self.problems))
-        self.action_space = UnicodeText(self.config.max_action_chars)
-        # A turn may make as many calls as are allowed, and the protocol wraps what is shown of each result.
-        self.observation_space = UnicodeText(
-            _MAX_PROMPT_CHARS + 4 * self.config.max_observation_chars * max(1, self.config.max_tool_calls)
-        )
         # gymnasium.make sets the spec; with this one an environment that was made directly can be checked, too.
         options = {"problems": problems, "sandbox": sandbox, "render_mode": render_mode, **rules}
         self.spec = EnvSpec(
@@ -155,15 +145,35 @@ class ReToolEnv(gymnasium.Env[str, str]):
             kwargs={name: value for name, value in options.items() if value is not None},
         )
         self._sandbox = LazySandbox(sandbox if isinstance(sandbox, Sandbox) else None, config)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Sets all that an environment does not have in common with its siblings."""
+        self.action_space = UnicodeText(self.config.max_action_chars)
+        # A turn may make as many calls as are allowed, and the protocol wraps what is shown of each result.
+        self.observation_space = UnicodeText(
+            _MAX_PROMPT_CHARS + 4 * self.config.max_observation_chars * max(1, self.config.max_tool_calls)
+        )
+        self._order = ProblemOrder(len(self.problems), getattr(self.problems, "is_shuffled", False))
         self._interpreter: Interpreter = make_interpreter(self.config.interpreter, self._sandbox)
         self._episode: Episode | None = None
         self._recorder: Recorder | None = None
-        self._closed = False
-        self._busy = False
+        self._unrecorded: list[tuple[Any, ...]] = []
         self.last_execution: ExecutionResult | None = None
         """The latest execution of this episode, with its timings; None before the first."""
         self.last_observation: Observation | None = None
         """What the latest step showed the policy, as text and as chat messages; None at reset and at the end."""
+
+    def sibling(self) -> ReToolEnv:
+        """Returns an environment with the same problems, rules and sandbox, for an episode beside this one's.
+
+        Nothing is loaded or checked again. The sandbox stays open when the sibling closes, and closes with this one.
+        """
+        other = copy.copy(self)
+        other._sandbox = LazySandbox(self._sandbox)
+        other._np_random = other._np_random_seed = None
+        other._begin()
+        return other
 
     @property
     def episode(self) -> Episode:
@@ -239,6 +249,8 @@ class ReToolEnv(gymnasium.Env[str, str]):
         """
         if self._recorder is None:
             raise ResetNeeded("there is no attempt to record yet: call reset() first")
+        while self._unrecorded:
+            self._recorder.add_turn(*self._unrecorded.pop(0))
         return self._recorder.trajectory(self._interpreter.tier)
 
     def render(self) -> str | None:
@@ -257,24 +269,6 @@ class ReToolEnv(gymnasium.Env[str, str]):
         self._closed = True
         self._interpreter.close()
         self._sandbox.close()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_busy": False}
-
-    @contextmanager
-    def _exclusive(self, name: str) -> Iterator[None]:
-        """Refuses a closed environment, and a call while another one is under way."""
-        if self._closed:
-            raise ClosedEnvironmentError(f"{name}: the environment was closed; make a new one")
-        if self._busy:
-            raise AlreadyPendingCallError(
-                f"{name}: another call on this environment is not finished; use one environment for each episode", name
-            )
-        self._busy = True
-        try:
-            yield
-        finally:
-            self._busy = False
 
     def _choice(self, seed: int | None, options: Mapping[str, Any] | None) -> object:
         """Seeds, and returns which problem comes next, in any of the forms that ``options`` takes."""
@@ -310,6 +304,7 @@ class ReToolEnv(gymnasium.Env[str, str]):
             )
         self._episode = episode
         self._recorder = Recorder(self._episode)
+        self._unrecorded = []
         self._interpreter.close()
         self._interpreter = make_interpreter(self.config.interpreter, self._sandbox)
         self.last_execution = None
@@ -321,8 +316,8 @@ class ReToolEnv(gymnasium.Env[str, str]):
     @contextmanager
     def _turn(self, text: str, finish: Finish, stop_reason: object) -> Iterator[_Turn]:
         """Reads a turn, lets the caller do the work, and records both; the attempt is aborted if the work fails."""
-        episode, recorder = self._episode, self._recorder
-        if episode is None or recorder is None:
+        episode = self._episode
+        if episode is None:
             raise ResetNeeded("step: no episode was begun: call reset() first")
         if episode.over:
             raise ResetNeeded(f"step: the episode is over ({episode.ended}): call reset() for the next one")
@@ -338,7 +333,9 @@ class ReToolEnv(gymnasium.Env[str, str]):
                 episode.fail(EndReason.ABORTED)
             raise
         finally:
-            recorder.add_turn(text, finish, stop_reason, turn.action, turn.done, perf_counter() - started)
+            # The record is made when somebody asks for it: making it takes half as long as all the rest.
+            work = (turn.action, turn.done, perf_counter() - started)
+            self._unrecorded.append((text, finish, stop_reason, *work))
 
     def _report(self, turn: _Turn) -> StepResult:
         """Returns what ``step`` returns for a turn whose work is done."""

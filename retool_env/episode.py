@@ -44,6 +44,7 @@ from retool_env.reward import RewardFacts, compute_reward
 from retool_env.sandbox.api import ExecutionResult
 from retool_env.tools import CODE_INTERPRETER, ToolCall, ToolRegistry, ToolResult
 
+_FINISHES: Final = get_args(Finish)
 _NO_ACTION_MESSAGE: Final = (
     "this turn held neither code to run nor a final answer; write code, or give the final answer in \\boxed{}"
 )
@@ -92,9 +93,10 @@ class Episode:
         self.config = config or EpisodeConfig()
         self._protocol = get_protocol(self.config.protocol)
         self.registry: ToolRegistry = self.config.registry()
+        self._limits = self.config.limits
         self._markers = (*self._protocol.tags, *self.config.special_tokens)
         self._messages = self._protocol.messages(
-            problem.question, self.registry, self.config.limits, self.config.prompt_template
+            problem.question, self.registry, self._limits, self.config.prompt_template
         )
         self._prompt = "\n\n".join(str(message["content"]) for message in self._messages)
         self._awaits = _Awaits.TEXT
@@ -105,6 +107,7 @@ class Episode:
         self._answer: str | None = None
         self._fabricated = False
         self._continues = False  # the last message is an assistant's that the protocol adds to
+        self._added: list[str] = []  # to its content: a turn must not cost a copy of the whole conversation
         self._turns = self._observations = self._tool_calls = self._interpreter_calls = self._no_action = 0
 
     @property
@@ -161,6 +164,7 @@ class Episode:
         Where the protocol continues the assistant's turn, kept text and observations follow one another in the last
         assistant message; generation goes on from its end.
         """
+        self._join()
         return [dict(message) for message in self._messages]
 
     def read(self, text: str, finish: Finish = "stop", stop_reason: object = None) -> Action:
@@ -185,8 +189,8 @@ class Episode:
         """
         if not isinstance(text, str):
             raise TypeError(f"text: must be a str, got {type(text).__name__}")
-        if finish not in get_args(Finish):
-            raise ConfigurationError(f"finish: must be one of {', '.join(get_args(Finish))}, got {finish!r}")
+        if finish not in _FINISHES:
+            raise ConfigurationError(f"finish: must be one of {', '.join(_FINISHES)}, got {finish!r}")
         self._expect(_Awaits.TEXT)
         text = plain_text(text)
         if len(text) > self.config.max_action_chars:
@@ -241,10 +245,11 @@ class Episode:
         observation = self._protocol.observe(outputs, calls)
         self._observations += 1
         if observation.messages:
+            self._join()
             self._messages.extend(dict(message) for message in observation.messages)
             self._continues = False
         else:
-            self._messages[-1]["content"] += observation.text
+            self._added.append(observation.text)
         self._awaits = _Awaits.TEXT
         return observation
 
@@ -319,11 +324,16 @@ class Episode:
         return action
 
     def _append_turn(self, kept: str) -> None:
-        if self._continues:
-            self._messages[-1]["content"] += kept
-        else:
-            self._messages.append({"role": "assistant", "content": kept})
+        if not self._continues:
+            self._messages.append({"role": "assistant", "content": ""})
             self._continues = True
+        self._added.append(kept)
+
+    def _join(self) -> None:
+        """Adds to the last message what was kept apart."""
+        if self._added:
+            self._messages[-1]["content"] = "".join([self._messages[-1]["content"], *self._added])
+            self._added.clear()
 
     def _check_results(self, calls: Sequence[ToolCall], results: Sequence[ExecutionResult | ToolResult]) -> None:
         if len(results) != len(calls):
@@ -347,7 +357,7 @@ class Episode:
 
     def _show(self, result: ExecutionResult | ToolResult, restarted: bool = False) -> str:
         """Returns what the policy reads of a result: clean, no longer than allowed, and without a protocol's tags."""
-        return render(result, self.config.limits, self._markers, restarted=restarted)
+        return render(result, self._limits, self._markers, restarted=restarted)
 
     def _end(self, reason: EndReason) -> None:
         self._ended = reason

@@ -11,6 +11,7 @@ A driver makes one for each attempt and hands it to ``drive`` or ``adrive``, whi
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -27,20 +28,22 @@ if TYPE_CHECKING:
 class LazySandbox:
     """A sandbox for those who may not need one: an own one, made when it is first asked for, or a shared one.
 
-    A copy or an unpickled one shares the sandbox that was given, and makes its own where this one does.
+    A copy or an unpickled one shares the sandbox that was given, and makes its own where this one does. Safe to use
+    from many threads.
     """
 
-    def __init__(self, sandbox: Sandbox | None = None, config: SandboxConfig | None = None):
+    def __init__(self, sandbox: Sandbox | LazySandbox | None = None, config: SandboxConfig | None = None):
         """Starts nothing.
 
         Args:
-            sandbox: A sandbox to share, which stays open when this is closed.
+            sandbox: A sandbox to share, perhaps somebody else's lazy one, which stays open when this is closed.
             config: Without one to share, the configuration of the own one.
         """
         self._shared = sandbox
         self._config = config
         self._own: Sandbox | None = None
         self._closed = False
+        self._lock = threading.Lock()
 
     @property
     def own(self) -> Sandbox | None:
@@ -52,20 +55,26 @@ class LazySandbox:
 
         Raises:
             SandboxUnavailableError: Its tier cannot run here.
+            SandboxClosedError: This was closed, and the sandbox would be its own.
         """
-        sandbox = self._shared or self._own
-        if sandbox is None:
-            from retool_env.sandbox import Sandbox
+        if self._shared is not None:
+            return self._shared.get() if isinstance(self._shared, LazySandbox) else self._shared
+        with self._lock:
+            sandbox = self._own
+            if sandbox is None:
+                from retool_env.sandbox import Sandbox
 
-            sandbox = Sandbox(self._config)
-            if self._closed:  # while it was being made, in a thread, for somebody who no longer waits
-                sandbox.close()
-            else:
-                self._own = sandbox
-        return sandbox
+                if self._closed:
+                    raise SandboxClosedError("the sandbox is closed: make a new environment")
+                sandbox = self._own = Sandbox(self._config)
+                if self._closed:  # while it was being made, in a thread, for somebody who no longer waits
+                    self.close()
+            return sandbox
 
     async def aget(self) -> Sandbox:
         """Does what ``get`` does, without blocking the event loop."""
+        if isinstance(self._shared, LazySandbox):
+            return await self._shared.aget()
         if self._shared is None and self._own is None:
             return await asyncio.to_thread(self.get)
         return self.get()
@@ -78,7 +87,10 @@ class LazySandbox:
             own.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_own": None}
+        return {**self.__dict__, "_own": None, "_lock": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _lock=threading.Lock())
 
 
 class Interpreter(ABC):

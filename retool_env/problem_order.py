@@ -2,37 +2,43 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING
 
-import numpy as np
+from retool_env.problems.permutation import permuted
 
-_MAX_SHUFFLED: Final = 1 << 18
+if TYPE_CHECKING:
+    import numpy as np
 
 
 class ProblemOrder:
     """Goes through ``n`` problems in a random order, again and again, each time in another order.
 
-    What comes next depends only on the random generator's state when the round began. Above 2^18 problems (the
-    built-in mix) each one is drawn by itself, without keeping a list of all: the same one may then come twice.
+    What comes next depends only on the random generator's state when the round began. No list of all problems is kept,
+    so there may be any number of them.
     """
 
-    def __init__(self, n: int):
+    def __init__(self, n: int, is_shuffled: bool = False):
         """Makes the order.
 
         Args:
             n: Number of problems; at least 1.
+            is_shuffled: They are in a random order already (a ``Mix``), in which they should be gone through: a round
+                is that order from a random place on, so that it keeps its shares and epochs.
         """
         self._n = n
-        self._left: list[int] = []
+        self._is_shuffled = is_shuffled
+        self._key = 0
+        self._left = 0
 
     def restart(self) -> None:
         """Forgets the rest of the round, so that the next one begins with the generator as it then is."""
-        self._left = []
+        self._left = 0
 
     def next(self, rng: np.random.Generator) -> int:
         """Returns the index of the next problem."""
-        if self._n > _MAX_SHUFFLED:
-            return int(rng.integers(self._n))
-        if not self._left:
-            self._left = rng.permutation(self._n).tolist()
-        return self._left.pop()
+        if self._left == 0:
+            self._key = int(rng.integers(1 << 62))
+            self._left = self._n
+        place = self._n - self._left
+        self._left -= 1
+        return (self._key + place) % self._n if self._is_shuffled else permuted(place, self._n, self._key)

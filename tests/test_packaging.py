@@ -13,7 +13,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-EXTRAS = {"multiagent", "data", "rollout", "ray", "serve", "trl", "verl", "openrlhf", "bench", "test", "dev"}
+EXTRAS = {
+    *("data", "datasets", "multiagent", "rollout", "ray", "serve", "trl", "verl", "openrlhf"),
+    *("bench", "test", "dev"),
+}
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +82,7 @@ def test_the_wheel_holds_the_type_marker_and_the_data_files(wheel: zipfile.ZipFi
     templates = {path.relative_to(ROOT).as_posix() for path in (ROOT / "retool_env/protocol/templates").glob("*")}
     assert templates, "no prompt template in the source"
     assert templates - names == set()
+    assert {"retool_env/report/viewer.css", "retool_env/report/viewer.js"} <= names
 
 
 @pytest.mark.slow

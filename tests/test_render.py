@@ -1,5 +1,7 @@
 """What ``render`` shows. All text in it is untrusted."""
 
+import html
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -33,7 +35,14 @@ def test_text_cannot_command_the_terminal(sandbox: Sandbox) -> None:
     shown = env.render()
     assert isinstance(shown, str)
     assert not set("\x1b\u202e") & set(shown)
-    for part in ("<script>alert(1)</script>[bold]", "run_code", "print(1)", "observation", "end: answered", "1.05"):
+    for part in (
+        r"\x1b[2J<script>alert(1)</script>[U+202E RLO][bold]",
+        "run_code",
+        "print(1)",
+        "observation",
+        "end: answered",
+        "1.05",
+    ):
         assert part in shown
 
 
@@ -46,6 +55,7 @@ def test_text_cannot_write_html(sandbox: Sandbox) -> None:
     assert "<script>" not in shown
     assert "<b>" not in shown
     assert "&lt;script&gt;" in shown
+    assert not set("\x1b\u202e") & set(shown)
     assert shown.startswith("<article")
 
 
@@ -63,3 +73,22 @@ def test_human_rendering_prints_what_is_new_at_each_step(sandbox: Sandbox, capsy
     assert "1.05" in printed
     assert "print(1)" not in printed
     assert env.render() is None
+
+
+def test_all_modes_show_the_same(sandbox: Sandbox, capsys: pytest.CaptureFixture[str]) -> None:
+    env = ReToolEnv(PROBLEMS, sandbox=sandbox, render_mode="human")
+    env.reset(options={"problem": 6})
+    env.step("Let me see." + code("import sys\nprint('out' * 600)\nsys.exit(3)"))
+    env.step("<code></code>")
+    env.step(ANSWER)
+    shown = {"human": capsys.readouterr().out}
+    for mode in ("ansi", "html"):
+        env.render_mode = mode
+        shown[mode] = str(env.render())
+    without_spans = re.sub(r"</?span[^>]*>", "", shown["html"])
+    shown["html"] = html.unescape(re.sub(r"<[^>]*>", "\n", without_spans))
+    words = {mode: re.findall(r"[\w.:+=]+", text) for mode, text in shown.items()}
+    assert words["human"] == words["ansi"] == words["html"]
+    for part in ("What is 6 * 7?", "Let me see.", "interpreter: error", "exit code 3", "out" * 600, "turn 2: feedback"):
+        assert part in shown["ansi"]
+    assert "1.05 = base +1, tool_bonus +0.05" in shown["ansi"]

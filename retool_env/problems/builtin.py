@@ -7,14 +7,16 @@ is calendar arithmetic: most of its questions are easy in one's head, and nothin
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import random
-from collections.abc import Iterable, Sequence
-from typing import Any, Final, NamedTuple, overload
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
 
-from retool_env.errors import ConfigurationError, MissingDependencyError
+from retool_env.errors import ConfigurationError
+from retool_env.problems.lazy import LazyProblems
+from retool_env.problems.permutation import digest
 from retool_env.problems.problem import Problem
+from retool_env.problems.reasoning import no_reasoning_gym
 
 _DEFAULT_SIZE: Final = 1_000_000
 
@@ -63,13 +65,7 @@ FAMILIES: Final[dict[str, _Family]] = {
 """The families of the mix, by reasoning-gym's own names."""
 
 
-def _digest(*parts: object) -> int:
-    """A 64-bit number from the parts: the same in every process and on every Python, unlike ``hash``."""
-    text = "\x1f".join(map(str, parts))
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
-
-
-class BuiltinProblems(Sequence[Problem]):
+class BuiltinProblems(LazyProblems):
     """A long, lazy sequence of built-in problems: number ``i`` is made when it is asked for, always the same.
 
     The families take turns in a shuffled order, so that any stretch of the sequence is an even mix. Which problem
@@ -89,33 +85,16 @@ class BuiltinProblems(Sequence[Problem]):
             ConfigurationError: ``size`` is below 1, or a family is unknown.
             MissingDependencyError: reasoning-gym is not installed.
         """
-        if size < 1:
-            raise ConfigurationError(f"size: must be at least 1, got {size}")
+        super().__init__(size)
         names = tuple(FAMILIES) if families is None else tuple(families)
         unknown = [name for name in names if name not in FAMILIES]
         if unknown or not names:
             raise ConfigurationError(f"families: {unknown or names!r} not among {', '.join(FAMILIES)}")
         if importlib.util.find_spec("reasoning_gym") is None:
-            raise _missing()
+            raise no_reasoning_gym("the built-in problems")
         self.seed = seed
-        self.size = size
         self.families = names
         self._generators: dict[str, Any] = {}
-
-    def __len__(self) -> int:
-        return self.size
-
-    @overload
-    def __getitem__(self, index: int) -> Problem: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Problem]: ...
-    def __getitem__(self, index: int | slice) -> Problem | list[Problem]:
-        if isinstance(index, slice):
-            return [self._make(i) for i in range(*index.indices(self.size))]
-        position = index + self.size if index < 0 else index
-        if not 0 <= position < self.size:
-            raise IndexError(f"problem {index} of {self.size}")
-        return self._make(position)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, BuiltinProblems):
@@ -135,11 +114,11 @@ class BuiltinProblems(Sequence[Problem]):
     def _make(self, index: int) -> Problem:
         round_number, place = divmod(index, len(self.families))
         order = list(self.families)
-        random.Random(_digest(self.seed, "order", round_number)).shuffle(order)
+        random.Random(digest(self.seed, "order", round_number)).shuffle(order)
         name = order[place]
         # reasoning-gym draws a task from random.Random(seed + index): a wide hash instead of small neighbouring
         # numbers keeps two seeds from giving the same problems, shifted.
-        entry = self._generator(name)[_digest(self.seed, name, index)]
+        entry = self._generator(name)[digest(self.seed, name, index)]
         question = entry["question"].strip()
         form = FAMILIES[name].form
         return Problem(
@@ -156,7 +135,7 @@ class BuiltinProblems(Sequence[Problem]):
             try:
                 import reasoning_gym  # type: ignore[import-untyped]
             except ImportError as error:
-                raise _missing() from error
+                raise no_reasoning_gym("the built-in problems") from error
             generator = reasoning_gym.create_dataset(name, seed=0, **FAMILIES[name].config)
             self._generators[name] = generator
         return generator
@@ -175,10 +154,3 @@ def builtin_problems(n: int, seed: int = 0, families: Iterable[str] | None = Non
         MissingDependencyError: reasoning-gym is not installed.
     """
     return list(BuiltinProblems(seed, n, families))
-
-
-def _missing() -> MissingDependencyError:
-    return MissingDependencyError(
-        'the built-in problems need the reasoning-gym package: pip install "retool-env[data]" '
-        '(in a clone: pip install -e ".[data]"), or use problems of your own (a JSONL file)'
-    )

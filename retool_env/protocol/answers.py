@@ -23,7 +23,11 @@ def unquote(text: str) -> str:
 
 def read_answer(content: str, kept: str, fabricated: bool) -> Answer:
     """Reads what stands between answer tags: its last box, or all of it with ``boxed`` False."""
-    box = last_boxed(content) if _BOX in content else None
+    first = content.find(_BOX)
+    while first > 0 and content[first - 1] == "\\":  # a backslash before may be a token with this one
+        first -= 1
+    # What stands before the first box has no part in it: braces there close before it or not at all.
+    box = last_boxed(content[first:]) if first >= 0 else None
     return Answer(unquote(content if box is None else box), kept, boxed=box is not None, fabricated=fabricated)
 
 

@@ -6,7 +6,7 @@ import json
 import math
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 from retool_env.plain import plain_strings
 from retool_env.protocol.blocks import Block, Malformed, starts_line
@@ -120,6 +120,8 @@ def check_call(call: WrittenCall, tools: ToolRegistry) -> ToolCall | Malformed:
     """
     try:
         arguments = _decoded(call.arguments)
+        if call.name == CODE_INTERPRETER and _is_code_alone(arguments):  # as its schema wants it, and nearly always so
+            return _with_source(ToolCall(CODE_INTERPRETER, arguments))
         if call.is_xml and isinstance(arguments, dict) and isinstance(call.name, str) and call.name in tools:
             arguments = _typed(arguments, tools[call.name].parameters)
         checked = tools.check(plain_strings(call.name), arguments)
@@ -127,10 +129,16 @@ def check_call(call: WrittenCall, tools: ToolRegistry) -> ToolCall | Malformed:
         return Malformed("malformed call: arguments are nested too deeply")
     if isinstance(checked, str):
         return Malformed(checked)
-    if checked.name != CODE_INTERPRETER:
-        return checked
-    source = read_source(checked.arguments["code"])
-    return source if isinstance(source, Malformed) else ToolCall(checked.name, {**checked.arguments, "code": source})
+    return _with_source(checked) if checked.name == CODE_INTERPRETER else checked
+
+
+def _is_code_alone(arguments: object) -> TypeGuard[dict[str, str]]:
+    return isinstance(arguments, dict) and len(arguments) == 1 and isinstance(arguments.get("code"), str)
+
+
+def _with_source(call: ToolCall) -> ToolCall | Malformed:
+    source = read_source(call.arguments["code"])
+    return source if isinstance(source, Malformed) else ToolCall(call.name, {**call.arguments, "code": source})
 
 
 def _read_json(text: str, position: int) -> tuple[WrittenCall | Malformed, int | None]:

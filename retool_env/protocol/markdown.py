@@ -17,8 +17,8 @@ _TICKS = "`(?<!``)`{2,}+"  # a whole run of backticks; starts with a literal, wh
 _NAME = "|".join(sorted(PYTHON_NAMES, key=len, reverse=True))
 _PYTHON = _TICKS + rf"[ \t]*+(?i:{_NAME})(?![^\s])[^\n`]*+(?=\n|\Z)"
 _OUTPUT = _TICKS + r"[ \t]*+output[ \t]*+(?=\r?\n|\Z)"
-_ANY = re.compile(rf"^[ \t]*+`{{3,}}+[ \t]*+(?=[pPiIo])(?:(?i:{_NAME})|output)", re.MULTILINE)
-_CLOSING = re.compile(r"^[ \t]*+(`{3,}+)[ \t]*+(?:output[ \t]*+)?\r?$", re.MULTILINE)
+_ANY = re.compile(_TICKS + rf"[ \t]*+(?=[pPiIo])(?:(?i:{_NAME})|output)")
+_CLOSING = re.compile(rf"({_TICKS})[ \t]*+(?:output[ \t]*+)?\r?$", re.MULTILINE)  # there is one in a line at most
 _INVENTED = re.compile(_OUTPUT + r"\s*+\S")
 
 
@@ -46,7 +46,7 @@ class Markdown(Protocol):
         """Reads one turn; see the class for the rules."""
         hidden: list[Block] = []
         fabricated = False
-        for block in walk(text, _RULES if _ANY.search(text) else {}):  # one quick look spares most turns a slow one
+        for block in walk(text, _RULES if _may_have_fence(text) else {}):  # one quick look spares most turns a slow one
             if block.kind != "python":
                 fabricated = fabricated or block.kind == "output"
                 hidden += [block] if block.end is not None else []
@@ -83,12 +83,24 @@ def _run(text: str, block: Block, fabricated: bool) -> Action:
     return RunCode((ToolCall(CODE_INTERPRETER, {"code": source}),), kept, fabricated)
 
 
+def _may_have_fence(text: str) -> bool:
+    """Whether a line starts, after blanks, with a fence that may be of Python or of output."""
+    seen = 0
+    for fence in _ANY.finditer(text):
+        newline = text.rfind("\n", seen, fence.start())  # not further back, for linear time: a fence is no blank
+        if (newline >= 0 or seen == 0) and not text[newline + 1 : fence.start()].strip(" \t"):
+            return True
+        seen = fence.end()
+    return False
+
+
 def _close(kind: str, text: str, match: re.Match[str]) -> Block | None:
     if not starts_line(text, match.start()):
         return None
     n_ticks = match.group().count("`")
     for line in _CLOSING.finditer(text, match.end()):
-        if len(line.group(1)) >= n_ticks:
+        indent = text[text.rfind("\n", 0, line.start()) + 1 : line.start()]
+        if len(line.group(1)) >= n_ticks and not indent.strip(" \t"):
             return Block(kind, match.start(), line.end(1), text[match.start() : line.end(1)])
     stripped = text.rstrip()
     if stripped.endswith("`" * n_ticks) and len(stripped) > match.end():  # print(1)``` and the end of the turn

@@ -40,7 +40,7 @@ _JOINERS: Final = ("\\", "·", "¦", "\u2060")
 
 def replace_surrogates(text: str) -> str:
     """Returns the text with lone surrogates, which no UTF-8 can hold, as U+FFFD."""
-    return _SURROGATE.sub("\ufffd", text)
+    return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
 
 
 def clean(text: str) -> str:
@@ -49,6 +49,8 @@ def clean(text: str) -> str:
     Escape sequences, control characters (all but tab and newline) and bidi controls go; lone surrogates become
     U+FFFD; a line with carriage returns (a progress bar) shows what was written over it last. Idempotent and linear.
     """
+    if text.replace("\n", "").replace("\t", "").isprintable():  # nearly all output, and told in no time
+        return text
     text = replace_surrogates(text)
     if "\r" in text:
         text = text.replace("\r\n", "\n")

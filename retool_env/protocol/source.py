@@ -51,6 +51,9 @@ def dedent(text: str) -> str:
 
     Unlike ``textwrap.dedent`` it leaves the other white space of blank lines alone: they may be part of a string.
     """
+    text = text.lstrip("\n")
+    if text and not text[0].isspace():
+        return text
     lines = text.split("\n")
     first = next((number for number, line in enumerate(lines) if line.strip()), len(lines))
     lines = lines[first:]

@@ -118,7 +118,7 @@ def test_unknown_and_ambiguous_columns_are_errors(tmp_path: Path) -> None:
         load_jsonl(write(tmp_path, {"question": "?", "wert": "2"}))
     with pytest.raises(
         ProblemError,
-        match=r"row 1: columns \['answer', 'gold'\] could all be the answer; .* load_jsonl\(path, answer='answer'\)",
+        match=r"row 1: columns \['answer', 'gold'\] could all be the answer; .*problems\(source, answer='answer'\)",
     ):
         load_jsonl(write(tmp_path, {"question": "?", "answer": "2", "gold": "2"}))
     with pytest.raises(ProblemError, match=r"row 1: column 'frage' is missing"):

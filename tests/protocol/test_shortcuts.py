@@ -1,0 +1,127 @@
+"""The quick ways around slow searches give what the searches give."""
+
+import re
+import time
+from collections.abc import Callable
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from retool_env.config import EpisodeConfig
+from retool_env.episode import Episode
+from retool_env.grading import last_boxed
+from retool_env.problems import Problem
+from retool_env.protocol import get_protocol
+from retool_env.protocol.answers import read_answer, unquote
+from retool_env.protocol.blocks import Malformed
+from retool_env.protocol.calls import WrittenCall, check_call
+from retool_env.protocol.markdown import _may_have_fence
+from retool_env.protocol.observation import clean
+from retool_env.protocol.source import dedent
+from retool_env.sandbox.api import ExecutionResult, ExecutionStatus
+from retool_env.tools import CODE_INTERPRETER, ToolCall, ToolRegistry
+
+
+def pieces(*parts: str) -> st.SearchStrategy[str]:
+    return st.lists(st.sampled_from(parts), max_size=14).map("".join)
+
+
+BOXES = pieces("\\boxed{", "\\boxed", "boxed", "\\", "\\\\", "{", "}", "\\{", "\\}", "x", " ", "\n")
+LINES = pieces("\n", "\r\n", " ", "\t", "\x0b", "\x85", "　", "\u2028", "x = 1", "#")
+FENCES = pieces("```", "``", "`", "python", "py", "output", "\n", " ", "\t", "　", "x", "\r")
+
+
+@given(BOXES)
+@example("\\\\\\boxed{1}")
+@example("{{ \\boxed{1} }}")
+@example("} \\boxed{ \\boxed{1} ")
+def test_what_stands_before_the_first_box_changes_no_answer(text: str) -> None:
+    box = last_boxed(text)
+    found = read_answer(text, text, False)
+    assert (found.text, found.boxed) == (unquote(text if box is None else box), box is not None)
+
+
+@given(LINES)
+def test_the_indentation_is_taken_off_as_line_by_line(text: str) -> None:
+    lines = text.split("\n")
+    while lines and not lines[0].strip():
+        del lines[0]
+    indents = [re.match(r"[ \t]*", line) for line in lines if line.strip()]
+    margin = min((match.group() for match in indents if match is not None), key=len, default="")
+    shared = next(
+        margin[:n] for n in range(len(margin), -1, -1) if all(m and m.group().startswith(margin[:n]) for m in indents)
+    )
+    assert dedent(text) == "\n".join(line.removeprefix(shared) for line in lines)
+
+
+@given(st.text(alphabet=st.characters(), max_size=60))
+@example("tab\tand newline\n")
+def test_plain_output_is_left_as_the_whole_cleaning_leaves_it(text: str) -> None:
+    # A control character takes the long way round, and leaves nothing behind after text that has none of its kind.
+    if text.replace("\n", "").replace("\t", "").isprintable():
+        assert clean(text) == text == clean(text + "\x00")
+
+
+@given(FENCES)
+@example("　```python\n")
+@example("x ```python\n```python")
+def test_the_quick_look_for_fences_sees_lines_as_a_search_by_line_does(text: str) -> None:
+    slow = re.search(r"^[ \t]*`{3,}[ \t]*(?=[pPiIo])(?:(?i:python3|ipython|python|py3|py)|output)", text, re.MULTILINE)
+    assert _may_have_fence(text) is (slow is not None)
+
+
+@given(st.dictionaries(st.sampled_from(["code", "x"]), st.one_of(st.text(max_size=5), st.integers()), max_size=2))
+def test_a_call_of_code_alone_is_checked_as_the_schema_has_it(arguments: dict[str, object]) -> None:
+    tools = ToolRegistry()
+    wanted = tools.check(CODE_INTERPRETER, arguments)
+    found = check_call(WrittenCall(CODE_INTERPRETER, arguments), tools)
+    if isinstance(wanted, str):
+        assert found == Malformed(wanted)
+    else:
+        assert isinstance(found, ToolCall | Malformed)
+        assert not isinstance(found, Malformed) or found.message == "empty code"
+
+
+@pytest.mark.parametrize("protocol", ["code_tags", "markdown"])
+def test_a_turn_costs_no_copy_of_the_conversation(protocol: str) -> None:
+    block = {"code_tags": "<code>1</code>", "markdown": "```python\n1\n```"}[protocol]
+    text = "x" * 400_000 + "\n" + block
+    config = EpisodeConfig(protocol=protocol, max_turns=1000, max_tool_calls=1000, max_action_chars=1 << 20)
+
+    def play(n_turns: int) -> Callable[[], object]:
+        def run() -> object:
+            episode = Episode(Problem(id="p", question="?", answer="1"), config)
+            for _ in range(n_turns):
+                episode.read(text)
+                episode.observe([ExecutionResult(ExecutionStatus.OK, stdout="1\n")])
+            return episode
+
+        return run
+
+    assert best_s(play(120)) < 3 * best_s(play(60))
+    episode = play(2)()
+    assert isinstance(episode, Episode)
+    shown = episode.messages()[-1]["content"]
+    assert shown.count(text) == 2
+    assert shown == episode.messages()[-1]["content"]
+
+
+@pytest.mark.parametrize("tail", ["\\boxed{42}", "```python\n1\n```"])
+def test_a_long_turn_is_read_in_a_small_part_of_a_character_by_character_scan(tail: str) -> None:
+    line = "Let $x_{k} = \\frac{a_{k}}{b_{k}}$ with $a_{k} < b_{k}$.\n"
+    text = line * 20_000 + tail
+    scan = re.compile(r"[\\{}]")
+    parse = get_protocol("markdown").parse
+    assert best_s(lambda: parse(text, ToolRegistry())) < best_s(
+        lambda: [match.group() for match in scan.finditer(text)]
+    )
+
+
+def best_s(function: Callable[[], object]) -> float:
+    times = []
+    for _ in range(3):
+        started = time.process_time()
+        function()
+        times.append(time.process_time() - started)
+    return min(times)
