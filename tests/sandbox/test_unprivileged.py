@@ -50,6 +50,7 @@ def run_as_nobody(*arguments: str) -> dict[str, int]:
 
 @pytest.mark.landlock
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("names", "passed"),
     [
