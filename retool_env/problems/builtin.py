@@ -94,6 +94,7 @@ class BuiltinProblems(LazyProblems):
             raise no_reasoning_gym("the built-in problems")
         self.seed = seed
         self.families = names
+        self._prefix = "builtin" if names == tuple(FAMILIES) else f"builtin-{digest(*names):016x}"[:16]
         self._generators: dict[str, Any] = {}
 
     def __eq__(self, other: object) -> bool:
@@ -122,7 +123,7 @@ class BuiltinProblems(LazyProblems):
         question = entry["question"].strip()
         form = FAMILIES[name].form
         return Problem(
-            id=f"builtin-{self.seed}-{index}",
+            id=f"{self._prefix}-{self.seed}-{index}",
             question=f"{question}\n{form}" if form else question,
             answer=entry["answer"].strip(),
             source=f"reasoning-gym/{name}",

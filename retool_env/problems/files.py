@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from retool_env.errors import ConfigurationError, MissingDependencyError, ProblemError
 from retool_env.plain import plain_text
@@ -57,7 +57,8 @@ def file_rows(file: Path) -> Iterator[Row | BadRow]:
         MissingDependencyError: It is to be one, and pyarrow is not installed.
     """
     if not file.is_file():
-        raise ConfigurationError(f"problems: no such file: {file}")
+        fault = "not a file" if file.exists() else "no such file"
+        raise ConfigurationError(f"problems: {fault}: {file}")
     return _parquet_rows(file) if file.suffix == ".parquet" else _jsonl_rows(file)
 
 
@@ -91,18 +92,50 @@ def _jsonl_rows(file: Path) -> Iterator[Row | BadRow]:
                 yield BadRow(str(file), number, None, f"a row must be a JSON object with columns, got {kind}")
 
 
-def _parquet_rows(file: Path) -> Iterator[Row]:
+def table_rows(table: Any, first: int, origin: str) -> Iterator[Row | BadRow]:
+    """Yields the rows of a part of an Arrow table; a row with a value that Python cannot hold is a bad one.
+
+    Args:
+        table: The part, a table or a batch.
+        first: Number of its first row.
+        origin: What messages call the place it comes from.
+
+    Raises:
+        ProblemError: Two columns have the same name.
+    """
+    names = table.schema.names
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise ProblemError(f"{origin}: more than one column is called {twice!r}; nobody knows which is meant")
+    for position, kind in enumerate(table.schema.types):
+        if str(kind) == "float":
+            # The shortest text that means the same: 0.1, and not 0.10000000149011612.
+            table = table.set_column(position, names[position], table.column(position).cast("string").cast("double"))
+    try:
+        rows = table.to_pylist()
+    except Exception:  # text that is not UTF-8, an unknown time zone: as many kinds of errors as kinds of columns
+        rows = [None] * table.num_rows
+    for position, values in enumerate(rows):
+        if values is not None:
+            yield Row(first + position, values)
+            continue
+        try:
+            yield Row(first + position, table.slice(position, 1).to_pylist()[0])
+        except Exception as error:
+            reason = f"a value cannot be read: {type(error).__name__}: {error}"
+            yield BadRow(origin, first + position, None, reason)
+
+
+def _parquet_rows(file: Path) -> Iterator[Row | BadRow]:
     try:
         from pyarrow import ArrowException, parquet
     except ImportError as error:
         raise no_datasets(f"the parquet file {file}") from error
-    number = 0
+    first = 1
     try:
         with parquet.ParquetFile(file) as table:
             # Without threads of its own: the process may be a trainer's, about to fork.
             for batch in table.iter_batches(BATCH_ROWS, use_threads=False):
-                for values in batch.to_pylist():
-                    number += 1
-                    yield Row(number, values)
+                yield from table_rows(batch, first, str(file))
+                first += batch.num_rows
     except (ArrowException, OSError) as error:
         raise ProblemError(f"{file}: cannot be read as parquet: {error}") from error

@@ -7,10 +7,11 @@ from typing import Any
 
 from retool_env.errors import ConfigurationError
 from retool_env.problems.columns import Row
-from retool_env.problems.files import BATCH_ROWS, no_datasets
+from retool_env.problems.files import BATCH_ROWS, no_datasets, table_rows
+from retool_env.problems.rows import BadRow
 
 
-def hub_rows(path: str, names: Sequence[str | None], split: str | None, revision: str | None) -> Iterator[Row]:
+def hub_rows(path: str, names: Sequence[str | None], split: str | None, revision: str | None) -> Iterator[Row | BadRow]:
     """Yields the rows of a data set; they are numbered on through its configurations.
 
     ``datasets`` downloads what is not in its cache and keeps the rows in a file that is mapped into memory.
@@ -26,12 +27,11 @@ def hub_rows(path: str, names: Sequence[str | None], split: str | None, revision
         MissingDependencyError: It is not installed.
     """
     tables = [_load(path, name, split, revision) for name in names]
-    number = 0
+    first = 1
     for table in tables:
         for batch in table.with_format("arrow").iter(BATCH_ROWS):
-            for values in batch.to_pylist():
-                number += 1
-                yield Row(number, values)
+            yield from table_rows(batch, first, path)
+            first += batch.num_rows
 
 
 def _load(path: str, name: str | None, split: str | None, revision: str | None) -> Any:

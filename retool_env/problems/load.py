@@ -29,7 +29,7 @@ ProblemSource = str | os.PathLike[str] | Sequence[Problem | Mapping[str, Any]] |
 
 _TASK: Final = "reasoning-gym:"
 _HUB: Final = "hf:"
-_HUB_ID: Final = re.compile(r"[\w.-]+/[\w.-]+")
+_HUB_ID: Final = re.compile(r"(?:\w[\w.-]*/)?\w[\w.-]*", re.ASCII)
 _FILE_NAME: Final = re.compile(r".*\.(?:jsonl?|parquet|csv|tsv|txt|gz|zst)", re.IGNORECASE)
 
 
@@ -107,7 +107,12 @@ def _from_rows(
     spec: str | os.PathLike[str], limit: int | None, for_rows: dict[str, Any], for_sets: dict[str, Any]
 ) -> list[Problem]:
     place, path = str(spec), Path(spec)
-    is_local = path.exists() or not isinstance(spec, str)
+    if not place:
+        raise ConfigurationError("problems: the source is an empty text; None stands for the built-in problems")
+    try:
+        is_local = path.exists() or not isinstance(spec, str)
+    except OSError as error:  # too long, for example: the text of a problem, and not the name of a file
+        raise ConfigurationError(f"problems: no such file: {place:.200}: {error.strerror}") from error
     if not is_local:
         place, said = _hub_id(place)
         for_rows = {key: value for key, value in said.items() if key == "preset"} | for_rows
@@ -144,9 +149,13 @@ def _hub_id(spec: str) -> tuple[str, dict[str, Any]]:
     if spec in PRESETS:
         return PRESETS[spec].repository, {"preset": spec, "split": PRESETS[spec].split}
     place, _, query = spec.removeprefix(_HUB).partition("?")
-    if not spec.startswith(_HUB) and (_HUB_ID.fullmatch(place) is None or _FILE_NAME.fullmatch(place) is not None):
+    is_id = _HUB_ID.fullmatch(place) is not None
+    if spec.startswith(_HUB):
+        if not is_id:
+            raise ConfigurationError(f'problems: {spec:.200}: no id of the hub, which looks like "owner/name"')
+    elif not is_id or "/" not in place or _FILE_NAME.fullmatch(place) is not None:
         raise ConfigurationError(
-            f'problems: no such file: {spec} (and it is no id of the hub, "owner/name", and none of '
+            f'problems: no such file: {spec:.200} (and it is no id of the hub, "owner/name", and none of '
             f"{', '.join(PRESETS)})"
         )
     options: dict[str, Any] = {}

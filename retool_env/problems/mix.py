@@ -16,6 +16,7 @@ from retool_env.problems.permutation import permuted, shuffle
 from retool_env.problems.problem import Problem
 
 _BLOCK: Final = 64
+_N_PROBED: Final = 8
 
 
 class Mix(LazyProblems):
@@ -114,7 +115,7 @@ def _weight(pair: object, number: int) -> Fraction:
         raise ConfigurationError(f"sources[{number}]: must be a pair of a source and its weight, got {pair!r:.80}")
     try:
         weight = float(pair[1])
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         weight = math.nan
     if not 0 < weight < math.inf:
         raise ConfigurationError(f"sources[{number}]: a weight must be a positive number, got {pair[1]!r:.80}")
@@ -128,11 +129,16 @@ def _whole(weights: Sequence[Fraction]) -> tuple[int, ...]:
 
 
 def _refuse_shared_ids(sources: Sequence[Sequence[Problem]]) -> None:
-    """Checks the sources that are lists; the lazy ones have ids of their own making."""
-    ids = [set[str]() if isinstance(source, LazyProblems) else {item.id for item in source} for source in sources]
+    """Checks all of the sources that are lists, and the first problems of the lazy ones, whose ids follow a pattern."""
+    if len(sources) == 1:
+        return
+    ids = [
+        {problem.id for problem in (source[:_N_PROBED] if isinstance(source, LazyProblems) else source)}
+        for source in sources
+    ]
     for (one, first), (two, second) in combinations(enumerate(ids), 2):
         if shared := min(first & second, default=None):
             raise ProblemError(
                 f"sources[{one}] and sources[{two}] both have a problem with the id {shared!r:.80}; name a column of "
-                "ids, or give problems ids of your own"
+                "ids, give problems ids of your own, or let generators have different seeds"
             )

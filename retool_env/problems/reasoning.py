@@ -45,7 +45,7 @@ class ReasoningGym(LazyProblems):
     Safe to share between threads, to copy and to pickle.
     """
 
-    def __init__(self, task: str, size: int = 500, seed: int = 0, **parameters: Any):
+    def __init__(self, /, task: str, size: int = 500, seed: int = 0, **parameters: Any):
         """Makes the sequence. This imports reasoning-gym, which takes a second or more.
 
         Args:
@@ -55,7 +55,8 @@ class ReasoningGym(LazyProblems):
             **parameters: The task's own, for example ``min_animals=3``; JSON values.
 
         Raises:
-            ConfigurationError: The task is unknown or cannot be graded here, or a parameter is wrong.
+            ConfigurationError: The task is unknown or cannot be graded here, or a parameter is wrong. One that only
+                later problems stumble over is told when these are asked for.
             MissingDependencyError: reasoning-gym is not installed.
             ProblemError: A gold answer of the first problems is nothing that an answer can be compared with.
         """
@@ -82,8 +83,14 @@ class ReasoningGym(LazyProblems):
     def _make(self, index: int) -> Problem:
         if self._dataset is None:
             self._dataset = self._open()
-        entry = self._dataset[index]
         name = f"{self._prefix}-{index}"
+        try:
+            entry = self._dataset[index]
+        except Exception as error:  # the task's own code, which trusts its parameters
+            raise ConfigurationError(
+                f"problem {name}: the task {self.task!r} cannot make it with these parameters: "
+                f"{type(error).__name__}: {error}"
+            ) from error
         gold = entry["answer"]
         if not isinstance(gold, str):
             raise ProblemError(f"problem {name}: the task {self.task!r} gives no single answer; choose another task")

@@ -1,6 +1,7 @@
 """JSONL files with any column names; every fault names file, row and column."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -218,3 +219,27 @@ def test_load_problems_refuses_an_id_that_appears_twice() -> None:
 def test_load_problems_checks_golds_in_memory_too() -> None:
     with pytest.raises(ProblemError, match=r"problems\[1\], field 'answer': the gold answer"):
         load_problems([GOOD, {"question": "?", "answer": "\\frac{1}{"}])
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("", "the source is an empty text"),
+        ('{"question": "' + "q" * 5000, r"no such file: \{\"question\".*: File name too long"),
+        ("../problems", "no such file: ../problems"),
+        ("hf:", 'no id of the hub, which looks like "owner/name"'),
+        ("hf:../problems", "no id of the hub"),
+        ("hf:owner/na me", "no id of the hub"),
+        ("hf:owner/na\udc80me", "no id of the hub"),
+    ],
+)
+def test_text_that_names_nothing_is_an_error(spec: str, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message) as caught:
+        load_problems(spec)
+    assert len(str(caught.value)) < 500
+
+
+def test_what_is_there_and_no_file_is_not_called_missing(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    with pytest.raises(ConfigurationError, match=r"problems: not a file: .*pipe\.jsonl"):
+        load_problems(tmp_path / "pipe.jsonl")

@@ -129,6 +129,7 @@ def test_far_positions_are_as_good_as_near_ones() -> None:
         ([(A, 0)], r"sources\[0\]: a weight must be a positive number, got 0"),
         ([(A, 1), (B, -1)], r"sources\[1\]: a weight must be a positive number, got -1"),
         ([(A, float("nan"))], r"a weight must be a positive number, got nan"),
+        ([(A, 10**400)], r"a weight must be a positive number, got 1000"),
         ([(A, float("inf"))], r"a weight must be a positive number, got inf"),
         ([(A, "much")], r"a weight must be a positive number, got 'much'"),
         (["builtin"], r"sources\[0\]: must be a pair of a source and its weight, got 'builtin'"),
@@ -146,3 +147,12 @@ def test_wrong_sources_are_errors(sources: object, message: str) -> None:
 def test_two_sources_may_not_share_an_id() -> None:
     with pytest.raises(ProblemError, match=r"sources\[0\] and sources\[2\] both have a problem with the id 'a0'"):
         Mix([(A, 1), (B, 1), (A[:2], 1)])
+
+
+def test_two_generators_may_not_share_an_id_either() -> None:
+    with pytest.raises(ProblemError, match=r"both have a problem with the id 'builtin-0-\d'; .* different seeds"):
+        Mix([("builtin", 1), ("builtin", 1)])
+    with pytest.raises(ProblemError, match=r"both have a problem with the id 'leg_counting-0-\d'"):
+        Mix([("reasoning-gym:leg_counting?size=3", 1), ("reasoning-gym:leg_counting?size=5", 1)])
+    mix = Mix([(BuiltinProblems(families=["lcm"]), 1), (BuiltinProblems(families=["dice"]), 1)])
+    assert len({problem.id for problem in mix[:64]}) == 64

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from retool_env.errors import ConfigurationError, MissingDependencyError, ProblemError
-from retool_env.problems import Problem, load_problems
+from retool_env.problems import BadRow, Problem, load_problems
 from retool_env.problems.files import BATCH_ROWS
 
 from .conftest import write_jsonl, write_parquet
@@ -85,3 +85,35 @@ def test_without_pyarrow_the_error_says_what_to_install(tmp_path: Path, monkeypa
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(MissingDependencyError, match=r'pip install "retool-env\[datasets\]" .*-e "\.\[datasets\]"'):
         load_problems(file)
+
+
+def test_a_value_that_python_cannot_hold_makes_its_row_a_bad_one(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow", reason="needs the datasets extra")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    ends, text = pyarrow.py_buffer(b"\0\0\0\0\1\0\0\0\2\0\0\0"), pyarrow.py_buffer(b"\xffB")
+    remarks = pyarrow.Array.from_buffers(pyarrow.string(), 2, [None, ends, text])  # the first is not UTF-8
+    file = tmp_path / "set.parquet"
+    parquet.write_table(pyarrow.table({"question": ["1?", "2?"], "answer": ["1", "2"], "remark": remarks}), file)
+    with pytest.raises(ProblemError, match=r"set.parquet, row 1: a value cannot be read: UnicodeDecodeError"):
+        load_problems(file)
+    bad: list[BadRow] = []
+    assert [problem.metadata for problem in load_problems(file, on_bad=bad.append)] == [{"remark": "B"}]
+    assert [row.number for row in bad] == [1]
+
+
+def test_two_columns_of_one_name_are_an_error(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow", reason="needs the datasets extra")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    file = tmp_path / "set.parquet"
+    parquet.write_table(pyarrow.table([["?"], ["1"], ["2"]], names=["question", "answer", "answer"]), file)
+    with pytest.raises(ProblemError, match="more than one column is called 'answer'"):
+        load_problems(file)
+
+
+def test_a_number_of_single_precision_is_what_was_written(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow", reason="needs the datasets extra")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    file = tmp_path / "set.parquet"
+    numbers = pyarrow.array([0.1, 16777216.0, 1e-7], pyarrow.float32())
+    parquet.write_table(pyarrow.table({"question": ["1?", "2?", "3?"], "answer": numbers}), file)
+    assert [problem.answer for problem in load_problems(file)] == ["0.1", "16777216.0", "0.0000001"]

@@ -72,6 +72,13 @@ def test_ids_tell_tasks_seeds_and_parameters_apart() -> None:
         ("reasoning-gym:leg_counting?animals=3", r"'leg_counting': .*'animals' \(it has .*min_animals, .*\)"),
         ("reasoning-gym:leg_counting?min_animals=9&max_animals=3", r"parameters of the task 'leg_counting': "),
         ("reasoning-gym:leg_counting?min_animals=many", r"parameters of the task 'leg_counting': "),
+        ("reasoning-gym:leg_counting?self=1", "parameters of the task 'leg_counting': .*'self'"),
+        (
+            "reasoning-gym:leg_counting?max_animals=3.5",
+            r"leg_counting-\w+-0-\d: .* these parameters: TypeError",
+        ),
+        ("reasoning-gym:gcd?max_value=1e9", r"the task 'gcd' cannot make it with these parameters: TypeError"),
+        ("reasoning-gym:chain_sum?min_digits=5000&max_digits=5000", "cannot make it with these parameters: ValueError"),
         ("reasoning-gym:leg_counting?size=0", "size: must be at least 1, got 0"),
         ("reasoning-gym:leg_counting?size=5000000000", "size: must be at most"),
         ("reasoning-gym:leg_counting?size=ten", "size must be an integer, got 'ten'"),
