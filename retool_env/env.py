@@ -203,14 +203,14 @@ class ReToolEnv(Exclusive, gymnasium.Env[str, str]):
             gymnasium.error.ClosedEnvironmentError: The environment was closed.
         """
         with self._exclusive("reset"):
-            return self._open(self._pick(self._choice(seed, options)))
+            return self._open(self.pick(self._choice(seed, options)))
 
     async def areset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, Info]:
         """Does what ``reset`` does, without blocking the event loop."""
         with self._exclusive("areset"):
             choice = self._choice(seed, options)
             # A problem may have to be generated, and a gold answer checked.
-            return self._open(await asyncio.to_thread(self._pick, choice))
+            return self._open(await asyncio.to_thread(self.pick, choice))
 
     def step(self, action: str, *, finish: Finish = "stop", stop_reason: object = None) -> StepResult:
         """Takes one turn of text.
@@ -281,7 +281,13 @@ class ReToolEnv(Exclusive, gymnasium.Env[str, str]):
             self._order.restart()
         return options["problem"] if "problem" in options else self._order.next(self.np_random)
 
-    def _pick(self, choice: object) -> Problem:
+    def pick(self, choice: object) -> Problem:
+        """Returns the problem that ``options={"problem": choice}`` stands for; nothing is begun.
+
+        Raises:
+            InvalidOptionError: It stands for none.
+            ProblemError: Its gold answer is not good.
+        """
         with checked_options():
             if isinstance(choice, Problem | Mapping):
                 return load_problems([choice])[0]

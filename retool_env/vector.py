@@ -10,9 +10,10 @@ observations, rewards, terminated, truncated, infos = envs.step(generate(prompts
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Unpack, cast, get_args
+from typing import Any, ClassVar, Final, TypeGuard, Unpack, cast, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -156,7 +157,7 @@ class ReToolVectorEnv(Exclusive, VectorEnv[Observations, Sequence[str], np.ndarr
             The observations, and the infos of those that were reset.
 
         Raises:
-            InvalidOptionError: An argument is not understood; no environment was reset, unless it is about a problem.
+            InvalidOptionError: An argument is not understood; no environment was reset.
             ResetNeeded: The mask leaves out an environment that has no episode yet.
             ProblemError, gymnasium.error.ClosedEnvironmentError: As for ``ReToolEnv.reset``.
         """
@@ -174,7 +175,8 @@ class ReToolVectorEnv(Exclusive, VectorEnv[Observations, Sequence[str], np.ndarr
         """Does what ``reset`` does, without blocking the event loop."""
         with self._exclusive("areset"):
             infos: Info = {}
-            for i, arguments in self._openings(seed, options):
+            # A problem that is brought along has a gold answer to check.
+            for i, arguments in await asyncio.to_thread(self._openings, seed, options):
                 with naming(f"environment {i}"):
                     self._observations[i], info = await self.envs[i].areset(**arguments)
                 infos = self._add_info(infos, info, i)
@@ -255,19 +257,25 @@ class ReToolVectorEnv(Exclusive, VectorEnv[Observations, Sequence[str], np.ndarr
             raise InvalidOptionError(
                 f'options: unknown {sorted(map(str, rest))}; there are only "problem" and "{_MASK}"'
             )
-        return [
-            (i, {"seed": seeds[i], "options": None if choices[i] is None else {"problem": choices[i]}})
-            for i in np.flatnonzero(mask).tolist()
-        ]
+        openings = []
+        for i in np.flatnonzero(mask).tolist():
+            arguments: dict[str, Any] = {"seed": seeds[i], "options": None}
+            if choices[i] is not None:
+                with naming(f"environment {i}"):
+                    arguments["options"] = {"problem": self.envs[i].pick(choices[i])}
+            openings.append((i, arguments))
+        return openings
 
     def _seeds(self, seed: object) -> Sequence[int | None]:
         if seed is None:
             return [None] * self.num_envs
-        if isinstance(seed, int | np.integer) and not isinstance(seed, bool):
+        if _is_seed(seed):
             return [int(seed) + i for i in range(self.num_envs)]
-        if isinstance(seed, list | tuple | np.ndarray) and len(seed) == self.num_envs:
-            return [int(one) if isinstance(one, np.integer) else one for one in seed]
-        raise InvalidOptionError(f"seed: must be None, an integer or {self.num_envs} of them, got {seed!r:.100}")
+        if _is_row(seed) and len(seed) == self.num_envs and all(one is None or _is_seed(one) for one in seed):
+            return [None if one is None else int(one) for one in seed]
+        raise InvalidOptionError(
+            f"seed: must be None, an integer that is not negative, or {self.num_envs} of these, got {seed!r:.100}"
+        )
 
     def _mask(self, mask: object) -> Flags:
         if not (isinstance(mask, np.ndarray) and mask.dtype == np.bool_ and mask.shape == (self.num_envs,)):
@@ -280,7 +288,7 @@ class ReToolVectorEnv(Exclusive, VectorEnv[Observations, Sequence[str], np.ndarr
 
     def _each(self, value: object, name: str) -> Sequence[Any]:
         """Returns a value for each environment: those of a sequence, or the same for all."""
-        if not isinstance(value, list | tuple | range | np.ndarray):
+        if not _is_row(value):
             return [value] * self.num_envs
         if len(value) != self.num_envs:
             raise InvalidOptionError(f"{name}: must be one for all or {self.num_envs}, got {len(value)}")
@@ -294,7 +302,7 @@ class ReToolVectorEnv(Exclusive, VectorEnv[Observations, Sequence[str], np.ndarr
         over = [i for i, env in enumerate(self.envs) if env.episode.over]
         if over and self.autoreset_mode is not AutoresetMode.NEXT_STEP:
             raise ResetNeeded(f"step: the episodes of environments {over} are over: call reset with {_MASK!r} first")
-        if isinstance(actions, str | bytes) or not isinstance(actions, Sequence | np.ndarray):
+        if isinstance(actions, str | bytes) or not (isinstance(actions, Sequence) or _is_row(actions)):
             raise InvalidAction(f"step: actions must be a sequence of texts, got {type(actions).__name__}")
         if len(actions) != self.num_envs:
             raise InvalidAction(f"step: there are {self.num_envs} environments, got {len(actions)} actions")
@@ -365,6 +373,15 @@ class _Taken:
 
     result: StepResult
     final: Info | None = None
+
+
+def _is_row(value: object) -> TypeGuard[Sequence[Any]]:
+    """Whether it may hold something for each environment: an array without a dimension is one thing for all."""
+    return isinstance(value, list | tuple | range) or (isinstance(value, np.ndarray) and value.ndim > 0)
+
+
+def _is_seed(value: object) -> TypeGuard[int | np.integer[Any]]:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= 0)
 
 
 async def _reset(env: ReToolEnv) -> tuple[str, Info]:

@@ -281,10 +281,16 @@ def test_each_environment_goes_through_all_problems(make: Callable[..., ReToolVe
     assert all(len(set(column)) == 3 for column in zip(*seen, strict=True))
 
 
-@pytest.mark.parametrize("seed", [[1, 2], "1", True, 1.5], ids=str)
+@pytest.mark.parametrize(
+    "seed", [[1, 2], "1", True, 1.5, -1, [1, 2, -1], [1, 2, 1.5], [1, 2, True], np.array(5.0), [[1], 2, 3]], ids=str
+)
 def test_bad_seeds_are_refused(seed: Any, make: Callable[..., ReToolVectorEnv]) -> None:
+    envs = make(3)
+    envs.reset(options={"problem": 6})
+    episodes = envs.get_attr("episode")
     with pytest.raises(InvalidOptionError, match="seed"):
-        make(3).reset(seed=seed)
+        envs.reset(seed=seed)
+    assert envs.get_attr("episode") == episodes
 
 
 @pytest.mark.parametrize(
@@ -292,6 +298,8 @@ def test_bad_seeds_are_refused(seed: Any, make: Callable[..., ReToolVectorEnv]) 
     [
         {"problm": 1},
         {"problem": [1, 2]},
+        {"problem": [1, 2, 99]},
+        {"problem": [1, None, "p2"]},
         {"reset_mask": [True, False, True]},
         {"reset_mask": np.array([1, 0, 1])},
         {"reset_mask": np.array([True, False])},
