@@ -10,6 +10,8 @@ The one setting that the package takes from the environment, ``OPENAI_API_KEY``,
 
 from __future__ import annotations
 
+import io
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
@@ -315,6 +317,11 @@ def _complain(console: Console, error: Exception) -> None:
 
 def main() -> None:
     """Runs the command. The console script comes here through ``retool_env.cli_start``."""
+    # Text may be more than an ASCII terminal can show, and what a player types need not be UTF-8: no reason to fail.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="surrogateescape")
     app()
 
 

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from retool_env.cli_demo import place
 from retool_env.env import ReToolEnv
+from retool_env.errors import ConfigurationError
 from retool_env.report.blocks import Block, came_of_it_blocks, opening_blocks, outcome_blocks, turn_blocks
 from retool_env.report.terminal import print_blocks
 from retool_env.report.visible import visible
@@ -90,15 +91,18 @@ def run(options: PlayOptions, console: Console, errors: Console) -> int:
         grader=options.grader,
         sandbox={"tier": options.tier, "timeout_s": options.timeout_s},
     )
+    if sys.stdin is None:
+        raise ConfigurationError("play: standard input is closed, and turns are read from there")
     with contextlib.closing(env), _line_editing(), _file(options.out) as out:
+        lines = _lines()
         for index in range(min(options.n, len(problems))):
-            trajectory = _play(env, index, console, errors)
+            trajectory = _play(env, index, lines, console, errors)
             if out is not None:
                 write_jsonl(out, trajectory)
     return 0
 
 
-def _play(env: ReToolEnv, index: int, console: Console, errors: Console) -> Trajectory:
+def _play(env: ReToolEnv, index: int, lines: Iterator[str | None], console: Console, errors: Console) -> Trajectory:
     env.reset(options={"problem": index})
     print_blocks(opening_blocks(env.trajectory()), console)
     _explain(env, console)
@@ -106,7 +110,7 @@ def _play(env: ReToolEnv, index: int, console: Console, errors: Console) -> Traj
     while not over:
         number, limit = env.episode.turns + 1, env.config.max_turns
         console.print(Text(f"── your turn, {number} of {limit}; a line with only {_END} ends it", style="bold"))
-        text, finish = _read_turn()
+        text, finish = _read_turn(lines)
         with errors.status("running"):
             _, _, terminated, truncated, _ = env.step(text, finish=finish)
         over = terminated or truncated
@@ -128,20 +132,31 @@ def _explain(env: ReToolEnv, console: Console) -> None:
     console.print(Text(visible("\n".join(lines)), style="dim"), soft_wrap=True)
 
 
-def _read_turn() -> tuple[str, Finish]:
-    """Returns what the player typed, and whether it is a turn or giving up."""
-    lines: list[str] = []
+def _lines() -> Iterator[str | None]:
+    """Yields what the player types, line by line, without an end; None for Ctrl-D, or the end of a file.
+
+    A pasted text comes as one line, and may hold the lines of several turns.
+    """
     while True:
         try:
             typed = input(_PROMPT if sys.stdin.isatty() else "")
+            yield from typed.removesuffix("\n").split("\n")
         except EOFError:
             if sys.stdin.isatty():
                 print()
-            return "\n".join(lines), _GAVE_UP
-        for line in typed.split("\n"):  # a pasted text may come as one line
-            if line.rstrip("\r") == _END:
-                return "\n".join(lines), "stop"
-            lines.append(line[1:] if line.rstrip("\r") == 2 * _END else line)
+            yield None
+
+
+def _read_turn(lines: Iterator[str | None]) -> tuple[str, Finish]:
+    """Returns what the player typed, and whether it is a turn or giving up."""
+    turn: list[str] = []
+    for line in lines:
+        if line is None:
+            break
+        if line.rstrip("\r") == _END:
+            return "\n".join(turn), "stop"
+        turn.append(line[1:] if line.rstrip("\r") == 2 * _END else line)
+    return "\n".join(turn), _GAVE_UP
 
 
 def _what_came_of_it(number: int, turn: TurnRecord) -> Iterator[Block]:

@@ -167,6 +167,8 @@ def _check_found(options: ViewOptions, tally: Tally) -> None:
 @contextlib.contextmanager
 def _opened(file: Path) -> Iterator[BinaryIO]:
     if file == Path("-"):
+        if sys.stdin is None:
+            raise ConfigurationError("-: standard input is closed")
         yield sys.stdin.buffer
         return
     try:

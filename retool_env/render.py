@@ -27,9 +27,15 @@ def as_html(trajectory: Trajectory) -> str:
 
 
 def print_blocks(shown: Iterable[Block]) -> None:
-    """Prints blocks on the terminal."""
+    """Prints blocks on the terminal; what its encoding lacks as escapes."""
     from rich.console import Console
 
     from retool_env.report import terminal
 
-    terminal.print_blocks(shown, Console())
+    console = Console()
+    with console.capture() as printed:
+        terminal.print_blocks(shown, console)
+    # Not the console's own writing: it raises where a terminal is not UTF-8, and no text of a policy's may raise.
+    encoding = console.encoding
+    console.file.write(printed.get().encode(encoding, "backslashreplace").decode(encoding))
+    console.file.flush()

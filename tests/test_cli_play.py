@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import readline
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -37,14 +39,14 @@ def play(problems: Path) -> Iterator[Play]:
     """Returns a function that starts the command in a terminal of its own."""
     started = []
 
-    def start(*arguments: object) -> pexpect.spawn[str]:
+    def start(*arguments: object, term: str = "dumb") -> pexpect.spawn[str]:
         child = pexpect.spawn(
             COMMAND[0],
             [*COMMAND[1:], "--problems", str(problems), *map(str, arguments)],
             encoding="utf-8",
             timeout=60,
             dimensions=(50, 200),
-            env={**os.environ, "TERM": "dumb", "INPUTRC": "/dev/null"},
+            env={**os.environ, "TERM": term, "INPUTRC": "/dev/null"},
         )
         child.delaybeforesend = None
         started.append(child)
@@ -52,7 +54,10 @@ def play(problems: Path) -> Iterator[Play]:
 
     yield start
     for child in started:
-        child.close(force=True)
+        if child.isalive():
+            child.kill(signal.SIGKILL)
+            child.wait()  # close would give it a tenth of a second, which is not enough on a busy machine
+        child.close()
 
 
 def left(child: pexpect.spawn[str]) -> tuple[str, int | None]:
@@ -150,6 +155,19 @@ def _session_of(pid: int) -> list[str]:
     return found
 
 
+@pytest.mark.skipif("libedit" in (readline.__doc__ or ""), reason="only GNU readline knows where a paste ends")
+def test_a_paste_may_hold_several_turns(play: Play, tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    child = play("--out", out, term="xterm")
+    child.expect("ends it.*> ")
+    turns = ["<code>\nprint(6 * 7)\n</code>", "<answer>\\boxed{42}</answer>"]
+    child.send("\x1b[200~" + "".join(f"{turn}\n.\n" for turn in turns) + "\x1b[201~\n")
+    said, code = left(child)
+    assert code == 0, said
+    (attempt,) = read_jsonl(out)
+    assert [turn.text for turn in attempt.turns] == turns
+
+
 def test_nothing_from_a_problem_or_a_program_commands_the_terminal(play: Play) -> None:
     child = play()
     child.expect(ASKED)
@@ -210,6 +228,36 @@ def test_turns_can_come_from_a_pipe(problems: Path) -> None:
     assert "<interpreter>\n42\n</interpreter>" in done.stdout
     assert "1.1 = base +1, tool_bonus +0.1" in done.stdout
     assert "\x1b" not in done.stdout
+
+
+def test_text_of_any_encoding_can_be_typed_and_shown(problems: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    done = subprocess.run(
+        [*COMMAND, "--problems", str(problems), "--out", str(out)],
+        input="é\n".encode("latin-1") + "é\n<answer>\\boxed{42}</answer>\n.\n".encode(),
+        capture_output=True,
+        timeout=60,
+        env={**os.environ, "PYTHONIOENCODING": "utf-8:strict"},
+    )
+    assert done.returncode == 0, done.stderr
+    (attempt,) = read_jsonl(out)
+    assert attempt.turns[0].text.startswith("\N{REPLACEMENT CHARACTER}\né\n")
+    shown = subprocess.run(
+        [sys.executable, "-m", "retool_env.cli_start", "view", str(out), "-n", "1"],
+        capture_output=True,
+        timeout=60,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+    )
+    assert shown.returncode == 0, shown.stderr
+    assert rb"\xe9" in shown.stdout
+
+
+def test_without_an_input_it_says_so(problems: Path) -> None:
+    for command in ([*COMMAND, "--problems", str(problems)], [*COMMAND[:-1], "view", "-"]):
+        closed = ["sh", "-c", 'exec "$@" <&-', "sh", *command]
+        done = subprocess.run(closed, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 2, done.stderr
+        assert "standard input is closed" in done.stderr
 
 
 @pytest.mark.parametrize(

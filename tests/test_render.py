@@ -1,7 +1,9 @@
 """What ``render`` shows. All text in it is untrusted."""
 
 import html
+import io
 import re
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -92,3 +94,13 @@ def test_all_modes_show_the_same(sandbox: Sandbox, capsys: pytest.CaptureFixture
     for part in ("What is 6 * 7?", "Let me see.", "interpreter: error", "exit code 3", "out" * 600, "turn 2: feedback"):
         assert part in shown["ansi"]
     assert "1.05 = base +1, tool_bonus +0.05" in shown["ansi"]
+
+
+def test_human_rendering_raises_in_no_encoding(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    printed = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(printed, encoding="ascii"))
+    env = ReToolEnv(PROBLEMS, sandbox=sandbox, render_mode="human")
+    env.reset(seed=0)
+    env.step("½ \N{GRINNING FACE}")
+    sys.stdout.flush()
+    assert rb"\xbd \U0001f600" in printed.getvalue()

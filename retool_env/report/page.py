@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import json
 import os
+import secrets
 from collections.abc import Callable, Iterable, Iterator
 from importlib.resources import files
 from pathlib import Path
@@ -49,7 +50,8 @@ def write_page(
     """
     path = Path(path)
     _check_free(path)
-    part = path.with_name(f".{path.name[:100]}.{os.getpid()}.part")
+    # In a container every run may have the same process id: a file that a killed one left must not be in the way.
+    part = path.with_name(f".retool-view-{secrets.token_hex(8)}.part")
     try:
         stream = part.open("x", encoding="utf-8", newline="\n")
     except OSError as error:
@@ -160,9 +162,11 @@ def _hash(content: str) -> str:
 def _check_free(path: Path) -> None:
     if path.is_dir():
         raise ConfigurationError(f"--html {path} is a folder; name a file in it")
-    if not path.exists():
-        return
     try:
+        if not path.exists():
+            return
+        if not path.is_file():  # to read from a pipe or a terminal would wait for a writer
+            raise ConfigurationError(f"--html {path} is not a file; choose another")
         with path.open("rb") as stream:
             ours = stream.read(len(_BEGIN)) == _BEGIN.encode()
     except OSError as error:

@@ -6,6 +6,8 @@ import html.parser
 import json
 import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -135,6 +137,30 @@ class TestFile:
             write_page(tmp_path, "run", [])
         with pytest.raises(ConfigurationError, match="No such file"):
             write_page(tmp_path / "no" / "out.html", "run", [])
+
+    def test_a_pipe_is_refused_and_not_read(self, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / "pipe")
+        with pytest.raises(ConfigurationError, match="pipe is not a file"):
+            write_page(tmp_path / "pipe", "run", [])
+
+    def test_a_name_may_be_as_long_as_the_file_system_allows(self, tmp_path: Path) -> None:
+        out = tmp_path / ("\N{GRINNING FACE}" * 62 + ".html")
+        write_page(out, "run", [])
+        assert os.listdir(tmp_path) == [out.name]
+
+    def test_what_a_killed_run_left_is_not_in_the_way(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        out = tmp_path / "out.html"
+        writer = (
+            "import os, sys; from retool_env.report.page import write_page; "
+            "write_page(sys.argv[1], 'run', (os.kill(os.getpid(), 9) for _ in [0]))"
+        )
+        killed = subprocess.Popen([sys.executable, "-c", writer, str(out)])
+        assert killed.wait(60) == -9
+        (left,) = os.listdir(tmp_path)
+        assert left != out.name
+        monkeypatch.setattr(os, "getpid", lambda: killed.pid)  # as in a container, where all runs may have the same
+        write_page(out, "run", [])
+        assert sorted(os.listdir(tmp_path)) == sorted([left, out.name])
 
     def test_an_interrupted_page_leaves_what_was_there(self, tmp_path: Path) -> None:
         out = tmp_path / "out.html"
