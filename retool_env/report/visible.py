@@ -36,10 +36,13 @@ _NAMES: Final = {
 
 _SHORT: Final = {"\r": r"\r", "\b": r"\b", "\a": r"\a", "\f": r"\f", "\v": r"\v"}
 
-# The joiners U+200C and U+200D are not among them: scripts and emoji need them, and they reorder nothing.
+# What is seen as nothing, or as a blank (Unicode's Default_Ignorable_Code_Point), and controls. Not among them are the
+# joiners U+200C and U+200D and the variation selectors U+180B to U+180D and U+FE00 to U+FE0F: scripts and emoji need
+# them, and they reorder nothing.
 _HIDDEN: Final = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
-    "\ud800-\udfff\U000e0000-\U000e007f]"
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180e\u200b\u200e\u200f\u2028-\u202e"
+    "\u2060-\u206f\u3164\ufeff\uffa0\ufff0-\ufffb\ud800-\udfff\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
+    "\U000e0000-\U000e0fff]"
 )
 
 

@@ -63,3 +63,14 @@ def test_html_has_no_tag_but_ours(text: str) -> None:
 
 def test_the_title_tells_the_name() -> None:
     assert 'title="RIGHT-TO-LEFT OVERRIDE">[U+202E RLO]</span>' in visible_html("\u202e")
+
+
+@pytest.mark.parametrize("char", "\u034f\u115f\u1160\u17b4\u3164\uffa0\ufff0\U0001bca0\U0001d173\U000e0100\U000e0fff")
+def test_what_a_reader_would_not_see_is_named(char: str) -> None:
+    assert visible(f"4{char}2") == f"4[U+{ord(char):04X}]2"
+    assert char not in visible_html(f"4{char}2")
+
+
+def test_what_emoji_are_made_of_stays() -> None:
+    heart = "\u2764\ufe0f\u200d\U0001f525"
+    assert visible(heart) == visible_html(heart) == heart
