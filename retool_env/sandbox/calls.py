@@ -86,9 +86,10 @@ class Calls:
         host, job = self._prepare(code, timeout_s)
         if host is None:
             return self._result(job, job.future.result())
+        future = job.future  # made here: from now on the host's thread asks for it, too, and there must be only one
         host.submit(job)
         try:
-            outcome = await asyncio.wrap_future(job.future)
+            outcome = await asyncio.wrap_future(future)
         except asyncio.CancelledError:
             host.cancel(job)
             raise

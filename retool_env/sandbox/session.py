@@ -93,8 +93,9 @@ class Session(Calls):
         host, job = self._fork_job()
         assert job.branch is not None
         try:
+            future = job.future  # made here: from now on the host's thread asks for it, too
             host.submit(job)
-            return self._branch(job, await asyncio.shield(asyncio.wrap_future(job.future)))
+            return self._branch(job, await asyncio.shield(asyncio.wrap_future(future)))
         except BaseException:  # such as CancelledError: nobody has the branch
             host.close_seat(job.branch)
             raise
