@@ -2,10 +2,14 @@
 #
 # PYTHON=/path/to/python3.12 picks the interpreter; VENV=folder puts the virtual environment elsewhere.
 # PYTEST_ARGS="-k reward" is handed to pytest; DEMO_ARGS="-n 8 --protocol tool_calls" to `retool demo`;
-# BENCH_ARGS="--only latency" to benchmarks/sandbox.py.
+# BENCH_ARGS="--only latency" to benchmarks/sandbox.py. A small real model in the demo, after `make test-engines`:
+#   make demo VENV=.venv-engines DEMO_ARGS="-n 8 --engine transformers --model .venv-engines/smollm2 --few-shot \
+#     --temperature 0 --max-tokens 128"
 
 SHELL := /bin/bash
 VENV ?= .venv
+VENV_ENGINES ?= .venv-engines
+SMOLLM2 ?= $(VENV_ENGINES)/smollm2
 PYTHON ?=
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
@@ -13,10 +17,10 @@ BENCH_ARGS ?=
 SETUP := scripts/setup.sh "$(VENV)"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo doctor test bench lint format clean
+.PHONY: help demo doctor test test-engines bench lint format clean
 
 help:  ## list the targets
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
 
 demo:  ## run 64 built-in problems through a policy and the sandbox, and print a table
 	@$(SETUP) data,rollout "$(PYTHON)"
@@ -30,6 +34,14 @@ doctor:  ## say which sandbox tier this machine can run, and what a better one n
 test:  ## run the whole core test suite
 	@$(SETUP) test "$(PYTHON)"
 	@"$(VENV)/bin/pytest" $(PYTEST_ARGS)
+
+# In a folder of its own (VENV_ENGINES): vLLM pins torch, transformers and most of what they need.
+test-engines:  ## run the tests against real engines: vLLM on the CPU and a small model (Python 3.11; 3 GB, minutes)
+	@scripts/setup_vllm.sh "$(VENV_ENGINES)" "$(PYTHON)"
+	@scripts/fetch_smollm2.sh "$(SMOLLM2)" "$(VENV_ENGINES)/bin/python"
+	@RETOOL_TOKENIZERS="$(dir $(SMOLLM2))" "$(VENV_ENGINES)/bin/pytest" tests/test_tokens.py -k smollm2
+	@RETOOL_SMOLLM2="$(SMOLLM2)" "$(VENV_ENGINES)/bin/pytest" tests/vllm tests/rollout/test_transformers.py \
+		--require-engines $(PYTEST_ARGS)
 
 bench:  ## measure the sandbox beside its targets: tables, runs/bench/sandbox.json and .png (five minutes, all cores)
 	@$(SETUP) bench "$(PYTHON)"

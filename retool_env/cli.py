@@ -1,4 +1,4 @@
-"""The ``retool`` command: ``demo`` runs problems, ``grade`` scores old runs, ``doctor`` looks at the machine.
+"""The ``retool`` command: ``rollout`` evaluates a model, ``demo`` shows the environment, ``grade`` scores old runs, ...
 
 Exit codes: 0 it worked; 1 something failed (an attempt raised, no sandbox tier works); 2 the command was called
 wrongly; 130 interrupted with Ctrl-C. The table goes to standard output, progress and messages to standard error.
@@ -77,10 +77,19 @@ def demo(
         Path | None,
         typer.Option(help="A new file for the trajectories.", show_default="runs/demo-TIME/trajectories.jsonl"),
     ] = None,
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            help="scripted, openai (a server) or transformers (a model in this process).",
+            show_default="scripted, or openai with --base-url",
+        ),
+    ] = None,
     base_url: Annotated[
         str | None, typer.Option(help="Use the model behind this OpenAI-compatible server, e.g. http://host:8000/v1.")
     ] = None,
-    model: Annotated[str | None, typer.Option(help="The model's name on that server.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="The model's name on that server, or its folder for transformers.")
+    ] = None,
     api_key: Annotated[
         str | None, typer.Option(envvar="OPENAI_API_KEY", help="The server's key, if it wants one.", show_default=False)
     ] = None,
@@ -90,28 +99,145 @@ def demo(
         bool,
         typer.Option(help="Ask the server to continue the model's turn; off for servers that ignore the request."),
     ] = True,
+    few_shot: Annotated[
+        bool, typer.Option("--few-shot", help="Put solved problems before the question, for models that need them.")
+    ] = False,
 ) -> None:
     """Runs problems through a policy, concurrently, with a real sandbox; prints a table and writes the trajectories.
 
-    Without --base-url the policy is a script that knows the built-in problems: it exercises the environment and says
-    nothing about any model.
+    Without --base-url or --engine transformers the policy is a script that knows the built-in problems: it exercises
+    the environment and says nothing about any model.
     """
     from retool_env.cli_demo import DemoOptions, ServerOptions, run
+    from retool_env.cli_demo_model import ModelOptions
 
     errors = Console(stderr=True)
-    server = None
-    if base_url is not None and model is not None:
-        server = ServerOptions(base_url, model, api_key, temperature, max_tokens, continue_turn)
-    elif base_url is not None or model is not None:
+    policy: ServerOptions | ModelOptions | None = None
+    if engine not in (None, "scripted", "openai", "transformers"):
+        raise typer.BadParameter(f"--engine: must be scripted, openai or transformers, got {engine!r}")
+    if engine == "transformers":
+        if model is None or base_url is not None:
+            raise typer.BadParameter("--engine transformers needs --model, the model's folder, and no --base-url")
+        policy = ModelOptions(Path(model), temperature, max_tokens, seed)
+    elif base_url is not None and model is not None and engine != "scripted":
+        policy = ServerOptions(base_url, model, api_key, temperature, max_tokens, continue_turn)
+    elif base_url is not None or model is not None or engine == "openai":
         raise typer.BadParameter("--base-url and --model go together: give both, or neither for the scripted policy")
+    if few_shot and (policy is None or protocol != "code_tags"):
+        raise typer.BadParameter("--few-shot is for a model and protocol code_tags")
     if problems is None and (question_column or answer_column) is not None:
         raise typer.BadParameter("--question-column and --answer-column are of a file: give it with --problems")
     options = DemoOptions(
         n=n, seed=seed, problems=problems, question_column=question_column, answer_column=answer_column,
         protocol=protocol, reward=reward, interpreter=cast("InterpreterMode", interpreter),
-        grader=cast("Preset", grader), tier=tier, timeout_s=timeout_s, concurrency=concurrency, out=out, server=server,
+        grader=cast("Preset", grader), few_shot=few_shot, tier=tier, timeout_s=timeout_s, concurrency=concurrency,
+        out=out, policy=policy,
     )  # fmt: skip
     try:
+        code = run(options, Console(), errors)
+    except KeyboardInterrupt:
+        errors.print("interrupted", style="yellow")
+        raise typer.Exit(130) from None
+    except (ConfigurationError, ProblemError) as error:
+        _complain(errors, error)
+        raise typer.Exit(2) from None
+    except (ReToolError, OSError) as error:
+        _complain(errors, error)
+        raise typer.Exit(1) from None
+    raise typer.Exit(code)
+
+
+@app.command()
+def rollout(
+    out: Annotated[Path, typer.Option(help="The run's folder: a new one, or one whose run is to be continued.")],
+    problems: Annotated[
+        str, typer.Option(help="A file, a data set, a preset such as aime-2024, builtin, or reasoning-gym:TASK.")
+    ] = "builtin",
+    question_column: Annotated[
+        str | None, typer.Option(help="Column of the question.", show_default="found by its name")
+    ] = None,
+    answer_column: Annotated[
+        str | None, typer.Option(help="Column of the gold answer.", show_default="found by its name")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Take only so many problems.", show_default="all")] = None,
+    engine: Annotated[
+        str, typer.Option(help="vllm, vllm-generate, sglang, openai, transformers or scripted.")
+    ] = "vllm",
+    base_url: Annotated[
+        list[str] | None, typer.Option(help="A server's address; give it again for each further server.")
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="The model's name on the server, or its folder.", show_default="the server's only one"),
+    ] = None,
+    tokenizer: Annotated[
+        str | None, typer.Option(help="Folder or name of the tokenizer.", show_default="the model's")
+    ] = None,
+    api_key: Annotated[
+        str | None, typer.Option(envvar="OPENAI_API_KEY", help="The servers' key.", show_default=False)
+    ] = None,
+    n: Annotated[int, typer.Option("-n", "--n", min=1, help="Attempts at each problem.")] = 1,
+    concurrency: Annotated[int, typer.Option(min=1, help="Attempts that run at the same time.")] = 64,
+    seed: Annotated[int, typer.Option(help="Fixes the attempts' seeds, and problems that are made.")] = 0,
+    temperature: Annotated[float, typer.Option(min=0.0, help="Sampling temperature.")] = 1.0,
+    top_p: Annotated[float, typer.Option(min=0.0, max=1.0, help="Nucleus that is sampled.")] = 1.0,
+    top_k: Annotated[int | None, typer.Option(min=1, help="Likeliest tokens that are sampled.")] = None,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Most tokens after the prompt, outputs included.")] = 16_384,
+    max_turn_tokens: Annotated[int | None, typer.Option(min=1, help="Most tokens of one turn.")] = None,
+    context: Annotated[
+        int | None, typer.Option(min=1, help="Most tokens in all.", show_default="what the server can hold")
+    ] = None,
+    max_turns: Annotated[int, typer.Option(min=1, help="Most turns of an attempt.")] = 16,
+    max_tool_calls: Annotated[int, typer.Option(min=0, help="Most calls of an attempt that may run.")] = 16,
+    protocol: Annotated[str, typer.Option(help="code_tags, tool_calls or markdown.")] = "code_tags",
+    prompt_template: Annotated[
+        Path | None, typer.Option(help="A prompt of your own, with {question}; few-shot examples go here.")
+    ] = None,
+    reward: Annotated[str, typer.Option(help="tool_aware, paper, verl or accuracy.")] = "tool_aware",
+    interpreter: Annotated[
+        str, typer.Option(help="fresh: one for every block of code; session: one for all blocks of an attempt.")
+    ] = "fresh",
+    grader: Annotated[str, typer.Option(help="strict, default or lenient: how answers are compared.")] = "default",
+    tier: Annotated[str, typer.Option(help="Sandbox tier: auto, nsjail or landlock; none isolates nothing.")] = "auto",
+    timeout_s: Annotated[float, typer.Option(min=0.1, help="Seconds a block of code may run.")] = 5.0,
+    turn_timeout_s: Annotated[float, typer.Option(min=0.1, help="Seconds that generating a turn may take.")] = 600.0,
+    deadline_s: Annotated[
+        float | None, typer.Option(min=0.1, help="Seconds that an attempt may take.", show_default="no limit")
+    ] = None,
+    wait_s: Annotated[float, typer.Option(min=0.0, help="Seconds to wait for a server when all are down.")] = 300.0,
+    parquet: Annotated[bool, typer.Option("--parquet", help="In the end write attempts.parquet, too.")] = False,
+) -> None:
+    """Makes several attempts at each problem with a model, and writes trajectories, tokens, metrics and a report.
+
+    A run that was interrupted, or killed, is continued by the same command: attempts that are done are not made again,
+    those that ended in a fault are. Exit code 1 if attempts ended in faults.
+    """
+    from retool_env.cli_rollout import ProblemOptions, RolloutOptions, run, sandbox_config
+    from retool_env.config import EpisodeConfig
+    from retool_env.rollout.attempt import AttemptConfig
+    from retool_env.rollout.engines.named import EngineChoice
+    from retool_env.tokens import TokenBudget
+
+    errors = Console(stderr=True)
+    try:
+        episode = EpisodeConfig(
+            protocol=protocol, reward=reward, interpreter=cast("InterpreterMode", interpreter),
+            grader=cast("Preset", grader), max_turns=max_turns, max_tool_calls=max_tool_calls,
+            prompt_template=cast("str | None", prompt_template),
+        )  # fmt: skip
+        attempt = AttemptConfig(
+            episode=episode, budget=TokenBudget(response=max_tokens, turn=max_turn_tokens, context=context),
+            temperature=temperature, top_p=top_p, top_k=top_k, turn_timeout_s=turn_timeout_s, deadline_s=deadline_s,
+        )  # fmt: skip
+        choice = EngineChoice(
+            engine, tuple(base_url or ()), model, tokenizer, api_key, turn_timeout_s, temperature, top_p,
+            max_turn_tokens or max_tokens, seed,
+        )  # fmt: skip
+        options = RolloutOptions(
+            problems=ProblemOptions(problems, question_column, answer_column, limit), engine=choice, attempt=attempt,
+            sandbox=sandbox_config(tier=tier, timeout_s=timeout_s), n=n, concurrency=concurrency,
+            seed=seed, wait_s=wait_s, parquet=parquet, out=out,
+        )  # fmt: skip
         code = run(options, Console(), errors)
     except KeyboardInterrupt:
         errors.print("interrupted", style="yellow")
@@ -202,6 +328,38 @@ def view(
         reason = None if ended is None else end_reason(ended)
         wanted = Filter(wrong, timed_out, tool_used, reason, number, problem)
         code = run(ViewOptions(file=file, wanted=wanted, html=html), Console(), errors)
+    except KeyboardInterrupt:
+        errors.print("interrupted", style="yellow")
+        raise typer.Exit(130) from None
+    except ConfigurationError as error:
+        _complain(errors, error)
+        raise typer.Exit(2) from None
+    except OSError as error:
+        _complain(errors, error)
+        raise typer.Exit(1) from None
+    raise typer.Exit(code)
+
+
+@app.command()
+def report(
+    run: Annotated[Path, typer.Argument(help="The folder of a run, or a file of trajectories.")],
+    out: Annotated[Path | None, typer.Option(help="Folder for the report.", show_default="the run's folder")] = None,
+    against: Annotated[
+        Path | None, typer.Option(help="Another run to compare with, problem by problem: its folder, or a file.")
+    ] = None,
+    n_bootstrap: Annotated[int, typer.Option(min=0, help="Draws for the intervals; 0 for none.")] = 2000,
+    seed: Annotated[int, typer.Option(min=0, help="Fixes these draws.")] = 0,
+) -> None:
+    """Makes the report of a run: metrics.json, report.html and attempts.html, and its first tables here.
+
+    pass@k, maj@k and mean@n with intervals, and how code was used. Exit code 1 if a line could not be read.
+    """
+    from retool_env.cli_report import ReportOptions
+    from retool_env.cli_report import run as make
+
+    errors = Console(stderr=True)
+    try:
+        code = make(ReportOptions(run, out, against, n_bootstrap, seed), Console())
     except KeyboardInterrupt:
         errors.print("interrupted", style="yellow")
         raise typer.Exit(130) from None

@@ -26,11 +26,13 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from retool_env.cli_demo_model import ModelOptions
     from retool_env.demo import DemoSummary
     from retool_env.grading.presets import Preset
     from retool_env.problems import Problem
     from retool_env.protocol.base import InterpreterMode
     from retool_env.rollout import TextPolicy
+    from retool_env.rollout.token_policy import TokenPolicy
 
 _MAX_FAILURES_SHOWN: Final = 5
 
@@ -70,11 +72,12 @@ class DemoOptions:
         reward: Name of the reward table.
         interpreter: Whether the blocks of an attempt share one interpreter ("session") or not ("fresh").
         grader: Name of the grader's preset.
+        few_shot: Put solved problems before the question.
         tier: Name of the sandbox tier.
         timeout_s: Seconds a block of code may run.
         concurrency: Attempts at the same time.
         out: File for the trajectories, or None for a new folder below ``runs/``.
-        server: The chat server to use, or None for the scripted policy.
+        policy: The chat server or the model to use, or None for the scripted policy.
     """
 
     n: int
@@ -86,11 +89,12 @@ class DemoOptions:
     reward: str
     interpreter: InterpreterMode
     grader: Preset
+    few_shot: bool
     tier: str
     timeout_s: float
     concurrency: int
     out: Path | None
-    server: ServerOptions | None
+    policy: ServerOptions | ModelOptions | None
 
 
 def run(options: DemoOptions, console: Console, errors: Console) -> int:
@@ -205,12 +209,16 @@ def _problems(options: DemoOptions) -> Sequence[Problem]:
     return load_problems(options.problems, options.seed, limit=options.n, question=question, answer=answer)
 
 
-def _policy(options: DemoOptions) -> TextPolicy:
-    server = options.server
+def _policy(options: DemoOptions) -> TextPolicy | TokenPolicy:
+    server = options.policy
     if server is None:
         from retool_env.rollout import ScriptedSolver
 
         return ScriptedSolver(seed=options.seed)
+    if not isinstance(server, ServerOptions):
+        from retool_env.cli_demo_model import load_policy
+
+        return load_policy(server)
     from retool_env.rollout import ChatPolicy
 
     return ChatPolicy(
@@ -224,9 +232,10 @@ def _policy(options: DemoOptions) -> TextPolicy:
 
 
 async def _run(
-    options: DemoOptions, problems: Sequence[Problem], policy: TextPolicy, out: Path, errors: Console
+    options: DemoOptions, problems: Sequence[Problem], policy: TextPolicy | TokenPolicy, out: Path, errors: Console
 ) -> DemoSummary:
     from retool_env.demo import run_demo
+    from retool_env.protocol.prompts import builtin_template
 
     columns = (SpinnerColumn(), TextColumn("attempts"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as progress:
@@ -239,6 +248,7 @@ async def _run(
                 reward=options.reward,
                 interpreter=options.interpreter,
                 grader=options.grader,
+                prompt_template=builtin_template("code_tags_few_shot") if options.few_shot else None,
                 tier=options.tier,
                 timeout_s=options.timeout_s,
                 concurrency=options.concurrency,

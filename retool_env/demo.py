@@ -19,6 +19,7 @@ from retool_env.outcome import FAULTS
 from retool_env.problems import Problem
 from retool_env.protocol.base import InterpreterMode
 from retool_env.rollout.policy import Conversation, Exchange, Reply, TextPolicy
+from retool_env.rollout.token_policy import TokenPolicy
 from retool_env.sandbox import ExecutionStatus, Sandbox
 from retool_env.trajectory import ExecutionRecord, Trajectory, write_jsonl
 
@@ -115,12 +116,13 @@ class DemoSummary:
 
 async def run_demo(
     problems: Sequence[Problem],
-    policy: TextPolicy,
+    policy: TextPolicy | TokenPolicy,
     *,
     protocol: str = "code_tags",
     reward: str = "tool_aware",
     interpreter: InterpreterMode = "fresh",
     grader: Preset = "default",
+    prompt_template: str | None = None,
     tier: str = "auto",
     timeout_s: float = 5.0,
     concurrency: int = 16,
@@ -139,6 +141,7 @@ async def run_demo(
         reward: Name of the reward table.
         interpreter: Whether the blocks of an attempt share one interpreter ("session") or not ("fresh").
         grader: Name of the grader's preset.
+        prompt_template: A template in place of the protocol's own.
         tier: Name of the sandbox tier.
         timeout_s: Seconds a block of code may run.
         concurrency: Attempts at the same time.
@@ -152,7 +155,9 @@ async def run_demo(
     """
     if concurrency < 1:
         raise ConfigurationError(f"concurrency: must be at least 1, got {concurrency}")
-    EpisodeConfig(protocol=protocol, reward=reward, interpreter=interpreter, grader=grader)
+    rules = EpisodeConfig(
+        protocol=protocol, reward=reward, interpreter=interpreter, grader=grader, prompt_template=prompt_template
+    )
     begin = time.perf_counter()
     trajectories: list[Trajectory] = []
     failures: list[AttemptFailure] = []
@@ -162,9 +167,7 @@ async def run_demo(
         async def work(queue: Iterator[tuple[int, Problem]]) -> None:
             for attempt, problem in queue:
                 try:
-                    trajectory = await run_attempt(
-                        problem, policy, sandbox, protocol, reward, attempt, interpreter, grader
-                    )
+                    trajectory = await run_attempt(problem, policy, sandbox, rules, attempt)
                 except ConfigurationError:
                     raise
                 except Exception as error:
@@ -199,31 +202,35 @@ async def run_demo(
 
 async def run_attempt(
     problem: Problem,
-    policy: TextPolicy,
+    policy: TextPolicy | TokenPolicy,
     sandbox: Sandbox,
-    protocol: str = "code_tags",
-    reward: str = "tool_aware",
+    rules: EpisodeConfig | None = None,
     attempt: int = 0,
-    interpreter: InterpreterMode = "fresh",
-    grader: Preset = "default",
 ) -> Trajectory:
-    """Runs one attempt to its end: the loop between a policy and a ``ReToolEnv``.
+    """Runs one attempt to its end: for a policy at text level, the loop between it and a ``ReToolEnv``.
 
     Args:
         problem: The problem.
         policy: Writes the turns.
         sandbox: Runs the code; stays open.
-        protocol: Name of the protocol.
-        reward: Name of the reward table.
+        rules: Protocol, reward table, interpreter, grader and prompt; the defaults if None.
         attempt: Number of the attempt, which the policy may see.
-        interpreter: Whether its blocks share one interpreter.
-        grader: Name of the grader's preset.
 
     Returns:
         The finished trajectory.
     """
+    rules = rules or EpisodeConfig()
+    if isinstance(policy, TokenPolicy):
+        return await policy.attempt(problem, sandbox, rules, attempt)
+    protocol = rules.protocol
     env = ReToolEnv(
-        [problem], protocol=protocol, reward=reward, interpreter=interpreter, grader=grader, sandbox=sandbox
+        [problem],
+        protocol=protocol,
+        reward=rules.reward,
+        interpreter=rules.interpreter,
+        grader=rules.grader,
+        prompt_template=rules.prompt_template,
+        sandbox=sandbox,
     )
     try:
         await env.areset(options={"problem": 0})

@@ -8,6 +8,7 @@ with a new version. A record of an older version is read as one of the current v
 | 1 | |
 | 2 | ``rules.interpreter``; ``queue_s``, ``code_chars`` and ``restarted`` of an execution |
 | 3 | ``rules.grader``, ``rules.grade_limit_s``, ``rules.on_grade_timeout``; the end ``grade_timeout`` |
+| 4 | ``sample`` |
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ from retool_env.problems.problem import Problem
 from retool_env.protocol.base import EndReason, Finish, InterpreterMode
 from retool_env.sandbox.api import ExecutionStatus
 
-FORMAT_VERSION: Final = 3
-_READABLE: Final = (1, 2, 3)
+FORMAT_VERSION: Final = 4
+_READABLE: Final = (1, 2, 3, 4)
 
 
 def _valid(value: object) -> object:
@@ -183,6 +184,36 @@ class OutcomeRecord(_Record):
     breakdown: dict[_Text, _Finite]
 
 
+class SampleRecord(_Record):
+    """Which attempt of a run this is, and what the run knows of it beside the text.
+
+    Attributes:
+        id: Names the attempt in the run, and its line in ``tokens.jsonl``: ``"17/3"`` is sample 3 of problem 17.
+        problem_number: Number of the problem in the run's problems, from 0.
+        sample: Number of the attempt among those at its problem, from 0.
+        seed: Given to the engine.
+        n_prompt: Tokens of the prompt.
+        n_sampled: Tokens the policy sampled.
+        n_appended: Tokens after the prompt that it was shown.
+        resumes: Turns that were lost and generated again.
+        generate_s: Seconds spent waiting for the engine.
+        work_s: Seconds spent running code and grading.
+        fault: What failed, in words; empty if nothing did.
+    """
+
+    id: _Name
+    problem_number: _Count
+    sample: _Count
+    seed: int
+    n_prompt: _Count = 0
+    n_sampled: _Count = 0
+    n_appended: _Count = 0
+    resumes: _Count = 0
+    generate_s: _Seconds = 0.0
+    work_s: _Seconds = 0.0
+    fault: _Text = ""
+
+
 def _plain_problem(value: object) -> object:
     return plain_json(dict(value) if isinstance(value, Problem) else value)
 
@@ -200,9 +231,10 @@ class Trajectory(_Record):
         prompt: The opening as plain text.
         turns: The turns, in order.
         outcome: How it came out; None while it goes on.
+        sample: Which attempt of a run it is; None outside a run.
     """
 
-    format_version: Literal[3] = FORMAT_VERSION
+    format_version: Literal[4] = FORMAT_VERSION
     package_version: str
     problem: Annotated[Problem, BeforeValidator(_plain_problem)]
     rules: RulesRecord
@@ -211,6 +243,7 @@ class Trajectory(_Record):
     prompt: _Text
     turns: tuple[TurnRecord, ...] = ()
     outcome: OutcomeRecord | None = None
+    sample: SampleRecord | None = None
 
     @property
     def ended(self) -> EndReason | None:

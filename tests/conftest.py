@@ -18,7 +18,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="",
         help="comma-separated sandbox tiers whose tests fail, instead of being skipped, where the tier cannot run",
     )
-
+    parser.addoption(
+        "--require-engines",
+        action="store_true",
+        help="tests against real engines fail, instead of being skipped, where an engine or the small model is missing",
+    )
     parser.addoption("--landlock-abi", type=int, help="use at most this Landlock ABI, as an older kernel would")
 
 

@@ -14,8 +14,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 EXTRAS = {
-    *("data", "datasets", "multiagent", "rollout", "ray", "serve", "trl", "verl", "openrlhf"),
-    *("bench", "test", "dev"),
+    *("data", "datasets", "multiagent", "rollout", "transformers", "ray", "serve", "trl", "verl", "openrlhf"),
+    *("bench", "report", "test", "test-engines", "dev"),
 }
 
 
@@ -82,7 +82,9 @@ def test_the_wheel_holds_the_type_marker_and_the_data_files(wheel: zipfile.ZipFi
     templates = {path.relative_to(ROOT).as_posix() for path in (ROOT / "retool_env/protocol/templates").glob("*")}
     assert templates, "no prompt template in the source"
     assert templates - names == set()
-    assert {"retool_env/report/viewer.css", "retool_env/report/viewer.js"} <= names
+    sheets = {path.relative_to(ROOT).as_posix() for path in (ROOT / "retool_env/report").glob("*.[cj]s*")}
+    assert {"retool_env/report/report.css", "retool_env/report/viewer.js"} <= sheets
+    assert sheets - names == set()
 
 
 @pytest.mark.slow

@@ -119,3 +119,26 @@ def test_a_tier_whose_tests_did_not_pass_is_a_failure(nsjail: str, code: int, tm
     assert done.returncode == code
     assert "tier landlock: 1 passed, 1 skipped" in done.stdout
     assert ("nsjail" in done.stderr) is bool(code)
+
+
+def test_vllm_is_not_installed_into_another_python_than_its_versions_are_for(tmp_path: Path) -> None:
+    other = tmp_path / "python3.12"
+    _fake(other, "exit 1")  # as `sys.exit(sys.version_info[:2] != (3, 11))` does there
+    done = _run("setup_vllm.sh", str(tmp_path / "venv"), str(other))
+    assert done.returncode == 1
+    assert "is no Python 3.11" in done.stderr
+    assert not (tmp_path / "venv").exists()
+
+
+def test_a_model_that_is_there_is_not_fetched_again(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    _fake(python, f"touch {tmp_path}/called; exit 1")
+    maker = ROOT / "scripts" / "make_smollm2.py"
+    check = subprocess.run(["cksum"], input=maker.read_text(), capture_output=True, text=True, check=True)
+    (tmp_path / "model").mkdir()
+    stamp = tmp_path / "model" / ".version"
+    for written, returncode in ((f"0.1.2 {check.stdout.strip()}", 0), ("0.1.1 of another maker", 1)):
+        stamp.write_text(written + "\n")
+        done = _run("fetch_smollm2.sh", str(tmp_path / "model"), str(python))
+        assert done.returncode == returncode, done.stderr
+        assert (tmp_path / "called").exists() == (returncode != 0)

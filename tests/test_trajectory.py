@@ -123,7 +123,7 @@ def test_tools_and_custom_rewards_are_recorded_by_name() -> None:
 
 def test_it_is_frozen_and_knows_its_version() -> None:
     trajectory = record(ANSWER)
-    assert trajectory.format_version == 3
+    assert trajectory.format_version == 4
     assert trajectory.package_version
     with pytest.raises(ValidationError):
         trajectory.prompt = "other"  # type: ignore[misc]
@@ -268,7 +268,7 @@ def damaged(**changes: Any) -> str:
         ("[]", "not a trajectory"),
         ("{}", "not a trajectory"),
         ("[" * 100_000, "damaged"),
-        (damaged(format_version=4), "unknown format_version 4; this release reads 1, 2 and 3"),
+        (damaged(format_version=5), "unknown format_version 5; this release reads 1, 2, 3 and 4"),
         (damaged(format_version=True), "unknown format_version True"),
         (damaged(format_version=[1]), "unknown format_version"),
         (damaged(format_version="x" * 1000), "unknown format_version"),
@@ -296,9 +296,17 @@ def test_bytes_that_are_not_utf8_are_damage(tmp_path: Path) -> None:
         list(read_jsonl(path))
 
 
+def third_version(trajectory: Trajectory) -> dict[str, Any]:
+    """The record as version 3 of the format had it."""
+    data = json.loads(trajectory.to_json())
+    data["format_version"] = 3
+    del data["sample"]
+    return data
+
+
 def second_version(trajectory: Trajectory) -> dict[str, Any]:
     """The record as version 2 of the format had it."""
-    data = json.loads(trajectory.to_json())
+    data = third_version(trajectory)
     data["format_version"] = 2
     for name in ("grader", "grade_limit_s", "on_grade_timeout"):
         del data["rules"][name]
@@ -318,7 +326,7 @@ def first_version(trajectory: Trajectory) -> dict[str, Any]:
     return data
 
 
-@pytest.mark.parametrize("older", [first_version, second_version])
+@pytest.mark.parametrize("older", [first_version, second_version, third_version])
 def test_files_of_older_versions_are_read_as_what_they_meant(
     tmp_path: Path, older: Callable[[Trajectory], dict[str, Any]]
 ) -> None:
@@ -328,11 +336,11 @@ def test_files_of_older_versions_are_read_as_what_they_meant(
     (old,) = read_jsonl(path)
     assert old == recorded
     rules = (old.rules.interpreter, old.rules.grader, old.rules.grade_limit_s, old.rules.on_grade_timeout)
-    assert (old.format_version, rules) == (3, ("fresh", "default", 4.0, "wrong"))
+    assert (old.format_version, rules) == (4, ("fresh", "default", 4.0, "wrong"))
     write_jsonl(path, old)  # and what is written again is of the version it says
     assert list(read_jsonl(path)) == [recorded, recorded]
     versions = [json.loads(line)["format_version"] for line in path.read_text().splitlines()]
-    assert versions == [older(recorded)["format_version"], 3]
+    assert versions == [older(recorded)["format_version"], 4]
 
 
 def test_a_damaged_line_of_the_first_version_is_damaged() -> None:

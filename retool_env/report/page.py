@@ -6,14 +6,11 @@ no ``<``, and its Content-Security-Policy lets one script and one sheet be used,
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import hashlib
 import json
 import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator
-from importlib.resources import files
 from pathlib import Path
 from typing import Final
 
@@ -21,9 +18,10 @@ from retool_env.errors import ConfigurationError
 from retool_env.report.attempts import Attempt
 from retool_env.report.blocks import blocks, counted, seconds
 from retool_env.report.fragment import block_html
+from retool_env.report.head import asset, page_head
 from retool_env.report.visible import excerpt, visible_html
 
-_BEGIN: Final = "<!doctype html>\n<!-- written by retool view -->\n"
+BEGIN: Final = "<!doctype html>\n<!-- written by retool view -->\n"
 """What every page begins with: such a file may be written over, any other may not."""
 
 _PART_ROWS: Final = 50
@@ -68,25 +66,11 @@ def write_page(
 
 def page(title: str, attempts: Iterable[Attempt], skipped: Callable[[], int] = lambda: 0) -> Iterator[str]:
     """Yields a page piece by piece; the arguments are those of ``write_page``."""
-    script, sheet = _asset("viewer.js"), _asset("viewer.css")
-    policy = (
-        f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(sheet)}'; img-src data:; "
-        "base-uri 'none'; form-action 'none'"
-    )
-    heading = visible_html(title)
-    yield f"""{_BEGIN}<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{policy}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="referrer" content="no-referrer">
-<title>{heading}</title>
-<link rel="icon" href="data:,">
-<style>{sheet}</style>
-</head>
-<body>
+    script = asset("viewer.js")
+    yield page_head(BEGIN, title, asset("palette.css", "viewer.css"), script)
+    yield f"""<body>
 <header>
-<h1>{heading}</h1>
+<h1>{visible_html(title)}</h1>
 <form id="filters" role="search">
 <input type="search" id="search" name="search" placeholder="Search questions, answers and turns" \
 aria-label="Search questions, answers and turns" autocomplete="off">
@@ -151,14 +135,6 @@ def _yes(value: bool) -> str:
     return "yes" if value else "no"
 
 
-def _asset(name: str) -> str:
-    return files("retool_env.report").joinpath(name).read_text(encoding="utf-8")
-
-
-def _hash(content: str) -> str:
-    return f"sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}"
-
-
 def _check_free(path: Path) -> None:
     if path.is_dir():
         raise ConfigurationError(f"--html {path} is a folder; name a file in it")
@@ -168,7 +144,7 @@ def _check_free(path: Path) -> None:
         if not path.is_file():  # to read from a pipe or a terminal would wait for a writer
             raise ConfigurationError(f"--html {path} is not a file; choose another")
         with path.open("rb") as stream:
-            ours = stream.read(len(_BEGIN)) == _BEGIN.encode()
+            ours = stream.read(len(BEGIN)) == BEGIN.encode()
     except OSError as error:
         raise ConfigurationError(f"--html {path}: {error.strerror}; choose another file") from error
     if not ours:

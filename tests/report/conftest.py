@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import shutil
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -17,6 +18,9 @@ from retool_env.sandbox import ExecutionResult, ExecutionStatus
 from retool_env.tools import ToolResult
 from retool_env.trajectory import Trajectory
 
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
 Record = Callable[..., Trajectory]
 
 
@@ -24,6 +28,49 @@ Record = Callable[..., Trajectory]
 def record() -> Record:
     """Returns a function that records an attempt; see ``_record``."""
     return _record
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")
+    path = shutil.which("chromium")
+    if path is None:
+        pytest.skip("needs chromium on PATH: apt-get install chromium")
+    with sync_api.sync_playwright() as playwright:
+        # As root Chromium's own sandbox does not start; the pages are ours.
+        browser = playwright.chromium.launch(executable_path=path, chromium_sandbox=False)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="session")
+def contrasts() -> str:
+    """JavaScript that returns the contrast of all text that is shown, by what it stands in."""
+    return _CONTRASTS
+
+
+# Relative luminance and contrast as WCAG 2.2 defines them (1.4.3 asks for 4.5), of all text that is shown.
+_CONTRASTS = """() => {
+  const parse = (colour) => colour.match(/[\\d.]+/g).map(Number);
+  const channel = (value) => (value /= 255) <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
+  const luminance = ([r, g, b]) => 0.2126 * channel(r) + 0.7152 * channel(g) + 0.0722 * channel(b);
+  const ground = (element) => {
+    for (let e = element; e; e = e.parentElement) {
+      const colour = parse(getComputedStyle(e).backgroundColor);
+      if (colour.length < 4 || colour[3] > 0) return colour;
+    }
+  };
+  const found = {};
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    const element = walker.currentNode.parentElement;
+    if (!walker.currentNode.data.trim() || !element.checkVisibility()) continue;
+    const pair = [luminance(parse(getComputedStyle(element).color)), luminance(ground(element))].sort((a, b) => a - b);
+    const name = `${element.tagName} ${element.className} ${walker.currentNode.data.slice(0, 20)}`;
+    found[name] = (pair[1] + 0.05) / (pair[0] + 0.05);
+  }
+  return found;
+}"""
 
 
 def _record(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,19 +32,6 @@ EVIL = (
 RIGHT, WRONG = "So <answer>\\boxed{42}</answer>", "So <answer>\\boxed{41}</answer>"
 SOURCE = "def product(a, b):\n    return a * b  # why not\nprint(product(6, 7))"
 CODE = f"I multiply.\n<code>\n```python\n{SOURCE}\n```\n</code>"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")
-    path = shutil.which("chromium")
-    if path is None:
-        pytest.skip("needs chromium on PATH: apt-get install chromium")
-    with sync_api.sync_playwright() as playwright:
-        # As root Chromium's own sandbox does not start; the pages are ours.
-        browser = playwright.chromium.launch(executable_path=path, chromium_sandbox=False)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture
@@ -275,37 +261,15 @@ class TestAttempt:
         assert page.locator("#attempts li").first.bounding_box()["height"] < 800
 
     @pytest.mark.parametrize("scheme", ["light", "dark"])
-    def test_text_stands_out_from_its_ground(self, scheme: str, show: Open, run: list[Trajectory]) -> None:
+    def test_text_stands_out_from_its_ground(
+        self, scheme: str, show: Open, run: list[Trajectory], contrasts: str
+    ) -> None:
         page = show(*run, hash="#3", color_scheme=scheme)
-        ratios = page.evaluate(CONTRASTS)
+        ratios = page.evaluate(contrasts)
         assert len(ratios) > 20
         assert {name: ratio for name, ratio in ratios.items() if ratio < 4.5} == {}
         ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
         assert (sum(map(int, re.findall(r"\d+", ground))) < 200) == (scheme == "dark")
-
-
-# Relative luminance and contrast as WCAG 2.2 defines them (1.4.3 asks for 4.5), of all text that is shown.
-CONTRASTS = """() => {
-  const parse = (colour) => colour.match(/[\\d.]+/g).map(Number);
-  const channel = (value) => (value /= 255) <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
-  const luminance = ([r, g, b]) => 0.2126 * channel(r) + 0.7152 * channel(g) + 0.0722 * channel(b);
-  const ground = (element) => {
-    for (let e = element; e; e = e.parentElement) {
-      const colour = parse(getComputedStyle(e).backgroundColor);
-      if (colour.length < 4 || colour[3] > 0) return colour;
-    }
-  };
-  const found = {};
-  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-  while (walker.nextNode()) {
-    const element = walker.currentNode.parentElement;
-    if (!walker.currentNode.data.trim() || !element.checkVisibility()) continue;
-    const pair = [luminance(parse(getComputedStyle(element).color)), luminance(ground(element))].sort((a, b) => a - b);
-    const name = `${element.tagName} ${element.className} ${walker.currentNode.data.slice(0, 20)}`;
-    found[name] = (pair[1] + 0.05) / (pair[0] + 0.05);
-  }
-  return found;
-}"""
 
 
 def test_many_attempts_are_taken_apart_only_when_they_are_looked_at(show: Open, record: Record) -> None:
