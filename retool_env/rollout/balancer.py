@@ -12,10 +12,11 @@ however many sequences share them), and a move would cost computing the prefix a
 is soon paid for: at the end of a run, when one server happens to hold the long attempts, and for a server that comes
 back empty. The noise of a balanced run stays below it.
 
-*A server that fails* (``TurnLostError``) is left out, and its turns are generated again elsewhere, at once: a turn
-needs nothing but the tokens before it, and of a lost one nothing is kept. It is asked for its health until it is back.
-One that holds calls and answers nothing for a while is asked, too, so that calls do not wait for a machine that is
-gone.
+*A server that fails* (``TurnLostError``) is left out, and the turn is generated again elsewhere, at once: a turn needs
+nothing but the tokens before it, and of a lost one nothing is kept. It is asked for its health until it is back. Its
+other calls move on, too, unless it says that it is well: then it was one request that failed, perhaps by its own fault,
+and theirs go on. One that holds calls and answers nothing for a while is asked, too, so that calls do not wait for a
+machine that is gone.
 """
 
 from __future__ import annotations
@@ -32,6 +33,10 @@ from retool_env.errors import ConfigurationError, PolicyError
 from retool_env.rollout.engines.base import Engine, GenerateParams, Generation, TurnLostError
 
 _FIRST_PAUSE_S: Final = 0.25
+
+
+class _MovedError(TurnLostError):
+    """The balancer ended a call, because its server is down: no sign that the turn is to blame."""
 
 
 class NoServerError(PolicyError):
@@ -62,10 +67,19 @@ class _Server:
     answered: bool = True
     said: str = ""
 
-    async def healthy(self) -> bool:
-        """Asks the engine; one that cannot be asked (``HttpEngine.healthy``) is taken to be, and found out by use."""
+    async def healthy(self, unknown: bool = True) -> bool:
+        """Asks the engine; one whose answer is an error is not.
+
+        Args:
+            unknown: What one is taken for that cannot be asked (``HttpEngine.healthy``). It is found out by use.
+        """
         ask = getattr(self.engine, "healthy", None)
-        return True if ask is None else bool(await ask())
+        if ask is None:
+            return unknown
+        try:
+            return bool(await ask())
+        except Exception:  # noqa: BLE001 - whatever an engine raises here, the server is watched on
+            return False
 
 
 class Balancer:
@@ -132,7 +146,8 @@ class Balancer:
         """Generates a turn on one of the servers; if that fails, on another.
 
         Raises:
-            TurnLostError: The turn was lost as often as there are servers: perhaps it is to blame.
+            TurnLostError: It failed as often as there are servers: perhaps it is to blame. (A call that was ended
+                because another's failure showed the server to be down has not failed.)
             NoServerError: All servers are down, and none came back in time.
             PolicyError: A server refuses the request.
         """
@@ -141,6 +156,8 @@ class Balancer:
             server = await self._choose(params.trajectory_id, tried)
             try:
                 return await self._call(server, prompt_ids, params)
+            except _MovedError:
+                self.n_lost += 1
             except TurnLostError as error:
                 self.n_lost += 1
                 self._leave_out(server, str(error))
@@ -224,33 +241,42 @@ class Balancer:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            raise TurnLostError(f"{server.name}: {server.said}") from None  # `_leave_out` ended the call
+            raise _MovedError(f"{server.name}: {server.said}") from None  # `_end_calls` did that
         finally:
             server.calls.discard(call)
         server.answered = True
         server.failures = 0
         return generation
 
-    def _leave_out(self, server: _Server, why: str) -> None:
-        """Takes a server for down: ends its calls, which move on, and looks after it until it is back."""
+    def _leave_out(self, server: _Server, why: str, *, gone: bool = False) -> None:
+        """Takes a server for down, and looks after it until it is back.
+
+        Args:
+            server: The server.
+            why: What it failed with.
+            gone: It is known not to be well. Else it is asked.
+        """
         if not server.up:
             return
         server.up = False
         server.said = why
         server.failures += 1
-        for call in server.calls:
-            call.cancel()
         if not self._up():
             self._some_up.clear()
-        reviver = asyncio.create_task(self._revive(server))
+        reviver = asyncio.create_task(self._revive(server, gone))
         self._revivers.add(reviver)
         reviver.add_done_callback(self._revivers.discard)
 
-    async def _revive(self, server: _Server) -> None:
+    async def _revive(self, server: _Server, gone: bool) -> None:
         pause_s = _FIRST_PAUSE_S * 2.0 ** min(server.failures - 1, 30)  # one that is healthy and fails is tried less
+        well = not gone and await server.healthy(unknown=False)
         while True:
+            if not well:
+                for call in server.calls:  # they move on
+                    call.cancel()
             await asyncio.sleep(min(pause_s, self._check_every_s))
-            if await server.healthy():
+            well = await server.healthy()
+            if well:
                 break
             pause_s *= 2
         server.up = server.answered = True
@@ -262,7 +288,7 @@ class Balancer:
             silent = [server for server in self._servers if server.up and server.calls and not server.answered]
             well = await asyncio.gather(*(server.healthy() for server in silent))
             for server in compress(silent, map(operator.not_, well)):
-                self._leave_out(server, "it stopped answering, and is not healthy")
+                self._leave_out(server, "it stopped answering, and is not healthy", gone=True)
             for server in self._servers:
                 server.answered = not server.calls
             await asyncio.sleep(self._check_every_s)

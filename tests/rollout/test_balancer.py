@@ -376,6 +376,82 @@ async def test_calls_leave_a_server_that_hangs(start: Callable[[], Awaitable[Mod
     await balancer.aclose()
 
 
+async def test_a_request_that_no_server_can_answer_costs_no_other_attempt_a_turn(
+    start: Callable[[], Awaitable[ModelServer]], codec: TokenCodec, start_sandbox: Callable[..., Sandbox]
+) -> None:
+    servers = [await start(), await start()]
+    for server in servers:
+        fail_at_poison(server, codec)
+    balancer = over(servers, check_every_s=0.05)
+    config = AttemptConfig(max_resumes=1, resume_pause_s=0.0)
+    poison = PROBLEM.model_copy(update={"question": "poison"})
+    with start_sandbox() as sandbox:
+        tasks = [
+            asyncio.create_task(attempt(poison if number % 4 == 3 else PROBLEM, balancer, codec, sandbox, config))
+            for number in range(16)
+        ]
+        results = await asyncio.gather(*tasks)
+    assert [result.fault == "" for result in results] == [number % 4 != 3 for number in range(16)]
+    others = [result for result in results if not result.fault]
+    assert sum(result.resumes for result in others) == 0
+    assert sum(server.abandoned for server in servers) == 0
+    assert balancer.n_lost == 4 * 4  # only the poison's own: two times on each of two servers
+    await balancer.aclose()
+
+
+def fail_at_poison(server: ModelServer, codec: TokenCodec) -> None:
+    def look() -> None:
+        server.status = 500 if "poison" in codec.decode(server.prompts[-1]) else 200
+
+    server.on_request = look
+
+
+class Moody(Gate):
+    """A gate that can be asked for its health."""
+
+    def __init__(self, name: str, *answers: bool | Exception):
+        super().__init__(name)
+        self.answers = list(answers)
+
+    async def healthy(self) -> bool:
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+async def test_a_turn_that_was_ended_for_anothers_failure_is_not_to_blame() -> None:
+    gate = Moody("a", False, True, False, True)
+    balancer = Balancer([gate], check_every_s=0.01)
+    victim = begin(balancer, "victim")
+    for n_ended in (1, 2):  # more often than there are servers
+        other = begin(balancer, "other")
+        await settled()
+        number = max(number for number, (name, _) in enumerate(gate.calls) if name == "other")
+        gate.fail(TurnLostError("gone"), number)
+        with pytest.raises(TurnLostError, match="gone"):
+            await other
+        await until(lambda n_ended=n_ended: gate.n_cancelled == n_ended)
+        await until(balancer.in_flight)
+        await settled()
+        assert gate.calls[-1][0] == "victim"
+    gate.finish()
+    assert (await victim).text == "a"
+    await balancer.aclose()
+
+
+async def test_an_engine_that_raises_when_it_is_asked_is_taken_back_when_it_is_well() -> None:
+    gate = Moody("a", ValueError("garbled"), ValueError("garbled"), True)
+    balancer = Balancer([gate], check_every_s=0.01)
+    task = begin(balancer, "t")
+    await settled()
+    gate.fail(TurnLostError("gone"))
+    with pytest.raises(TurnLostError):
+        await task
+    await until(balancer.in_flight)
+    await balancer.aclose()
+
+
 async def test_connections_are_made_for_calls_at_the_same_time_and_used_again(
     start: Callable[[], Awaitable[ModelServer]], codec: TokenCodec
 ) -> None:
