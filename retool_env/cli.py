@@ -215,7 +215,7 @@ def rollout(
     from retool_env.cli_rollout import ProblemOptions, RolloutOptions, run, sandbox_config
     from retool_env.config import EpisodeConfig
     from retool_env.rollout.attempt import AttemptConfig
-    from retool_env.rollout.engines.named import EngineChoice
+    from retool_env.rollout.engines.named import SERVERS, EngineChoice
     from retool_env.tokens import TokenBudget
 
     errors = Console(stderr=True)
@@ -227,7 +227,9 @@ def rollout(
         )  # fmt: skip
         attempt = AttemptConfig(
             episode=episode, budget=TokenBudget(response=max_tokens, turn=max_turn_tokens, context=context),
-            temperature=temperature, top_p=top_p, top_k=top_k, turn_timeout_s=turn_timeout_s, deadline_s=deadline_s,
+            temperature=temperature, top_p=top_p, top_k=top_k, deadline_s=deadline_s,
+            # Servers' time-outs are their engines': the balancer must learn of them, and waits are none.
+            turn_timeout_s=None if engine in SERVERS else turn_timeout_s,
         )  # fmt: skip
         choice = EngineChoice(
             engine, tuple(base_url or ()), model, tokenizer, api_key, turn_timeout_s, temperature, top_p,

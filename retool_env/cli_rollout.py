@@ -262,7 +262,7 @@ def _how(options: RolloutOptions) -> dict[str, Any]:
     return {
         "base_urls": list(options.engine.base_urls),
         "concurrency": options.concurrency,
-        "turn_timeout_s": config.turn_timeout_s,
+        "turn_timeout_s": options.engine.timeout_s,
         "deadline_s": config.deadline_s,
         "max_resumes": config.max_resumes,
     }

@@ -238,6 +238,31 @@ def test_all_servers_die(serve: Callable[..., Served], problems: Path, tokenizer
     check_whole(out)
 
 
+def test_a_server_that_hangs_loses_its_turns_to_another(
+    serve: Callable[..., Served], problems: Path, tokenizer: Path, tmp_path: Path
+) -> None:
+    """Though it says that it is well: the time-out is what shows it."""
+    hangs, answers, out = serve(), serve(), tmp_path / "run"
+    hangs.server.status = None
+    result = rollout(*options(problems, tokenizer, out, hangs, answers), "--limit", "2", "--turn-timeout-s", "1")
+    assert result.exit_code == 0, result.output
+    check_whole(out, 2 * N)
+    assert len(hangs.server.bodies) > 0
+    assert json.loads((out / "metrics.json").read_text())["run"]["resumes"] == 0
+
+
+def test_waiting_for_a_server_is_no_time_of_a_turn(
+    serve: Callable[..., Served], problems: Path, tokenizer: Path, tmp_path: Path
+) -> None:
+    server, out = serve(), tmp_path / "run"
+    ends: list[asyncio.Future[None]] = []
+    server.server.on_request = lambda: ends or ends.append(asyncio.ensure_future(server.server.kill()))
+    result = rollout(*options(problems, tokenizer, out, server), "--turn-timeout-s", "0.2", "--wait-s", "2")
+    assert result.exit_code == 1
+    assert "no server is up" in result.stderr
+    assert "faults" not in result.stderr
+
+
 def test_faults_are_exit_code_1_and_made_again(
     serve: Callable[..., Served], problems: Path, tokenizer: Path, tmp_path: Path
 ) -> None:

@@ -67,18 +67,12 @@ class _Server:
     answered: bool = True
     said: str = ""
 
-    async def healthy(self, unknown: bool = True) -> bool:
-        """Asks the engine; one whose answer is an error is not.
-
-        Args:
-            unknown: What one is taken for that cannot be asked (``HttpEngine.healthy``). It is found out by use.
-        """
+    async def healthy(self) -> bool:
+        """Asks the engine; one that cannot be asked (``HttpEngine.healthy``) is taken to be, and found out by use."""
         ask = getattr(self.engine, "healthy", None)
-        if ask is None:
-            return unknown
         try:
-            return bool(await ask())
-        except Exception:  # noqa: BLE001 - whatever an engine raises here, the server is watched on
+            return True if ask is None else bool(await ask())
+        except Exception:  # whatever an engine raises here, its server is watched on
             return False
 
 
@@ -269,7 +263,7 @@ class Balancer:
 
     async def _revive(self, server: _Server, gone: bool) -> None:
         pause_s = _FIRST_PAUSE_S * 2.0 ** min(server.failures - 1, 30)  # one that is healthy and fails is tried less
-        well = not gone and await server.healthy(unknown=False)
+        well = not gone and await server.healthy()
         while True:
             if not well:
                 for call in server.calls:  # they move on

@@ -52,6 +52,20 @@ class Gate:
         self.closed = True
 
 
+class Moody(Gate):
+    """A gate that can be asked for its health."""
+
+    def __init__(self, name: str, *answers: bool | Exception):
+        super().__init__(name)
+        self.answers = list(answers)
+
+    async def healthy(self) -> bool:
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
 def begin(balancer: Balancer, name: str) -> asyncio.Task[Generation]:
     return asyncio.create_task(balancer.generate([1, 2], GenerateParams(max_tokens=5, trajectory_id=name)))
 
@@ -182,7 +196,7 @@ async def test_a_server_that_cannot_be_asked_is_tried_again_after_a_pause() -> N
 
 
 async def test_calls_on_a_server_that_is_down_move_on_without_waiting_for_it() -> None:
-    gates = [Gate("a"), Gate("b")]
+    gates = [Moody("a", False), Moody("b", True)]
     balancer = Balancer(gates)
     tasks = [begin(balancer, f"t{number}") for number in range(8)]
     await settled()
@@ -194,6 +208,22 @@ async def test_calls_on_a_server_that_is_down_move_on_without_waiting_for_it() -
         gates[1].finish(number)
     assert [generation.text for generation in await asyncio.gather(*tasks)] == ["b"] * 8
     await balancer.aclose()
+
+
+async def test_calls_on_a_server_that_is_well_or_cannot_be_asked_go_on_after_anothers_failure() -> None:
+    for gate in (Gate("a"), Moody("a", True)):
+        balancer = Balancer([gate], check_every_s=0.01)
+        tasks = [begin(balancer, f"t{number}") for number in range(4)]
+        await settled()
+        gate.fail(TurnLostError("too many requests"), 0)
+        with pytest.raises(TurnLostError):
+            await tasks[0]
+        await until(balancer.in_flight)
+        assert gate.n_cancelled == 0
+        for number in range(1, 4):
+            gate.finish(number)
+        assert [generation.text for generation in await asyncio.gather(*tasks[1:])] == ["a"] * 3
+        await balancer.aclose()
 
 
 async def test_a_turn_that_every_server_fails_at_is_lost_and_a_refusal_is_no_failure() -> None:
@@ -404,20 +434,6 @@ def fail_at_poison(server: ModelServer, codec: TokenCodec) -> None:
         server.status = 500 if "poison" in codec.decode(server.prompts[-1]) else 200
 
     server.on_request = look
-
-
-class Moody(Gate):
-    """A gate that can be asked for its health."""
-
-    def __init__(self, name: str, *answers: bool | Exception):
-        super().__init__(name)
-        self.answers = list(answers)
-
-    async def healthy(self) -> bool:
-        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
 
 
 async def test_a_turn_that_was_ended_for_anothers_failure_is_not_to_blame() -> None:

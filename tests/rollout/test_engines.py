@@ -342,6 +342,7 @@ async def test_a_server_that_takes_too_long_has_lost_the_turn(kind: str, server:
         (404, "no model m", "status 404: no model m"),
         (302, "", "status 302"),
         (200, "<html>", "no JSON"),
+        (200, "[" * 100_000, "no JSON"),
         (200, {"hello": 1}, "an answer without"),
         (200, [], "an answer without"),
     ],
@@ -354,6 +355,72 @@ async def test_a_refusal_is_no_lost_turn(
         await ask(KINDS[kind][0](server.url, codec))
     assert not isinstance(caught.value, TurnLostError)
     assert len(server.requests) == 1
+
+
+@kinds
+@pytest.mark.parametrize(
+    ("ids", "logprobs"),
+    [
+        (["7"], [-1.0]),
+        ([None], [-1.0]),
+        ([7.5], [-1.0]),
+        ([-1], [-1.0]),
+        ([2**70], [-1.0]),
+        ([7], [None]),
+        ([7], ["-1.0"]),
+        ([7], [float("nan")]),
+        ([7], [float("-inf")]),
+    ],
+)
+async def test_garbage_for_tokens_is_the_engines_fault(
+    kind: str, ids: list[Any], logprobs: list[Any], server: Server, codec: TokenCodec
+) -> None:
+    content = json.dumps(KINDS[kind][1](codec, Generation([7], "x", [-123.25], "stop")))
+    content = content.replace("-123.25", json.dumps(logprobs[0])).replace("7", json.dumps(ids[0]))
+    server.script = lambda i, path, body: (200, content)
+    with pytest.raises(PolicyError) as caught:
+        await ask(KINDS[kind][0](server.url, codec))
+    assert not isinstance(caught.value, TurnLostError)
+
+
+async def test_an_answer_that_comes_byte_by_byte_keeps_no_turn_for_ever() -> None:
+    """Each byte would begin a time-out of the connection anew."""
+    reached = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            writer.write(b"HTTP/1.1 200 -\r\nContent-Length: 1000\r\n\r\n")
+            while True:
+                writer.write(b" ")
+                await writer.drain()
+                reached.set()
+                await asyncio.sleep(0.05)
+
+    dripping = await asyncio.start_server(serve, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{dripping.sockets[0].getsockname()[1]}"
+    engine = VllmEngine(url, "m", timeout_s=0.5, max_retries=0)
+    async with asyncio.timeout(20):
+        with pytest.raises(TurnLostError, match="no answer in time"):
+            await engine.generate([1], PLAIN)
+    assert reached.is_set()
+    await engine.aclose()
+    dripping.close()
+
+
+async def test_an_answer_that_cannot_be_unpacked_is_refused_and_no_sign_of_health() -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 -\r\nContent-Encoding: gzip\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello")
+        await writer.drain()
+        writer.close()
+
+    garbled = await asyncio.start_server(serve, "127.0.0.1", 0)
+    engine = VllmEngine(f"http://127.0.0.1:{garbled.sockets[0].getsockname()[1]}", "m", max_retries=0)
+    with pytest.raises(PolicyError, match="cannot be read"):
+        await engine.generate([1], PLAIN)
+    assert not await engine.healthy()
+    await engine.aclose()
+    garbled.close()
 
 
 @kinds

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, get_args
+from typing import Any, Final, Protocol, cast, get_args
 
 from retool_env.errors import PolicyError
 from retool_env.protocol.base import Finish, Message
 from retool_env.rollout.policy import Conversation
+
+_MAX_ID: Final = 2**31 - 1
 
 
 class TurnLostError(PolicyError):
@@ -76,12 +79,18 @@ class Generation:
             raise PolicyError(f"engine: a turn's text must be a str, got {type(self.text).__name__}")
         if self.finish_reason not in get_args(Finish):
             raise PolicyError(f"engine: unknown finish_reason {self.finish_reason!r}")
+        if self.ids is not None:
+            check_ids(self.ids)
         if self.logprobs is None:
             return
-        if self.ids is None or len(self.logprobs) != len(self.ids):
+        try:
+            n, finite = len(self.logprobs), all(map(math.isfinite, self.logprobs))
+        except TypeError as error:
+            raise PolicyError(f"engine: logprobs must be numbers: {error}") from error
+        if self.ids is None or n != len(self.ids):
             n_ids = "no" if self.ids is None else len(self.ids)
-            raise PolicyError(f"engine: {n_ids} ids and {len(self.logprobs)} logprobs; there must be one for each id")
-        if not all(map(math.isfinite, self.logprobs)):
+            raise PolicyError(f"engine: {n_ids} ids and {n} logprobs; there must be one for each id")
+        if not finite:
             raise PolicyError("engine: a logprob is not a finite number")
 
 
@@ -108,6 +117,16 @@ class Engine(Protocol):
     async def aclose(self) -> None:
         """Frees connections and threads; the engine is not used afterwards."""
         ...
+
+
+def check_ids(ids: object) -> None:
+    """Raises PolicyError if these cannot be token ids."""
+    try:
+        numbers = list(map(operator.index, cast("Sequence[int]", ids)))
+    except TypeError as error:
+        raise PolicyError(f"engine: token ids must be whole numbers: {error}") from error
+    if numbers and (min(numbers) < 0 or max(numbers) > _MAX_ID):
+        raise PolicyError(f"engine: a token id is out of range: {min(numbers)} to {max(numbers)}")
 
 
 def cut_at_stop(text: str, stop: Sequence[str]) -> tuple[str, str | None]:

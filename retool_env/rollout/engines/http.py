@@ -63,6 +63,7 @@ class HttpEngine:
             )
         self.base_url = base_url.rstrip("/").removesuffix("/v1")
         self._max_retries = max_retries
+        self._timeout_s = timeout_s
         self._connect = partial(_connect, api_key, connect_timeout_s, timeout_s, _verification(self.base_url))
         # A client for each call in flight, with one connection: a client's pool looks at all its connections for each
         # request, which at some hundred of them takes longer than everything else (httpcore 1.0).
@@ -76,7 +77,7 @@ class HttpEngine:
         try:
             async with self._client() as client:
                 response = await client.get(self.base_url + "/health", timeout=_HEALTH_TIMEOUT_S)
-        except httpx.TransportError:
+        except httpx.RequestError:
             return False
         return response.status_code < 500
 
@@ -103,13 +104,16 @@ class HttpEngine:
         pause_s = _FIRST_PAUSE_S
         for left in range(self._max_retries, -1, -1):
             try:
-                async with self._client() as client:
+                # httpx's own time-outs begin anew with every byte.
+                async with asyncio.timeout(self._timeout_s), self._client() as client:
                     response = await client.post(self.base_url + path, content=content, headers=headers)
-            except (httpx.ReadTimeout, httpx.WriteTimeout) as error:
+            except (httpx.ReadTimeout, httpx.WriteTimeout, TimeoutError) as error:
                 raise self._lost(path, f"no answer in time ({type(error).__name__})") from error
             except httpx.TransportError as error:
                 if left == 0:
                     raise self._lost(path, f"{type(error).__name__}: {error}") from error
+            except httpx.RequestError as error:
+                raise self._refused(path, f"an answer that cannot be read ({type(error).__name__}: {error})") from error
             else:
                 if response.status_code not in _BUSY or left == 0:
                     return self._read(path, response)
@@ -138,7 +142,7 @@ class HttpEngine:
             raise self._refused(path, f"status {status}: {response.text[:500]}")
         try:
             return response.json()
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise self._refused(path, f"an answer that is no JSON: {response.text[:200]!r}") from error
 
     def _lost(self, path: str, what: str) -> TurnLostError:

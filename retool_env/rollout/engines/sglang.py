@@ -53,9 +53,11 @@ class SglangEngine(HttpEngine):
             text, meta = answer["text"], answer["meta_info"]
             finish, matched = meta["finish_reason"]["type"], meta["finish_reason"].get("matched")
             pairs = [(entry[1], entry[0]) for entry in meta["output_token_logprobs"]]
-        except (KeyError, IndexError, TypeError) as error:
+        except (KeyError, IndexError, TypeError, AttributeError) as error:
             raise self._refused(_GENERATE, f"an answer without {error}") from error
-        if isinstance(matched, str):  # the text goes on to the end of the token that completed the stop string
+        if isinstance(matched, str) and isinstance(
+            text, str
+        ):  # the text goes on to the end of the token that completed the stop string
             text, _ = cut_at_stop(text, params.stop)
         ids, logprobs = [id for id, _ in pairs], [logprob for _, logprob in pairs]
         return Generation(ids, text, logprobs, read_finish(finish), matched)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final, Literal
 
 from retool_env.errors import ConfigurationError
-from retool_env.rollout.engines.base import GenerateParams, Generation, cut_at_stop
+from retool_env.rollout.engines.base import GenerateParams, Generation, check_ids, cut_at_stop
 from retool_env.rollout.engines.http import HttpEngine, read_finish
 from retool_env.tokenizer import TokenCodec
 
@@ -99,6 +99,7 @@ class VllmEngine(HttpEngine):
             logprobs = [item["logprob"] for item in choice["logprobs"]["content"]]
         except (KeyError, IndexError, TypeError) as error:
             raise self._refused(_GENERATE, f"an answer without {error}") from error
+        check_ids(ids)
         assert self._codec is not None
         text, stop = self._codec.decode(ids), None
         if finish == "stop":
