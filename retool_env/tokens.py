@@ -63,6 +63,12 @@ class TokenBudget(BaseModel):
                 super().__init__(**options)
             except ValidationError as error:
                 raise ConfigurationError(explain(error)) from None
+            for name in ("response", "context"):
+                most = getattr(self, name)
+                if most is not None and most < self.min_turn:
+                    raise ConfigurationError(
+                        f"{name}: {most} tokens are fewer than min_turn, {self.min_turn}: no turn would ever be begun"
+                    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

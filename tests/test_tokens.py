@@ -613,6 +613,10 @@ def test_room_is_what_every_budget_leaves(codec: TokenCodec) -> None:
 def test_a_budget_that_cannot_work_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="observation: Input should be greater than or equal to 128"):
         TokenBudget(observation=5)
+    for options in ({"response": 15}, {"context": 15}, {"response": 99, "min_turn": 100}):
+        with pytest.raises(ConfigurationError, match="no turn would ever be begun"):
+            TokenBudget(**options)
+    assert TokenBudget(response=1, min_turn=1).response == 1
 
 
 def test_an_observation_keeps_its_budget_and_leaves_room_for_a_turn(codec: TokenCodec) -> None:

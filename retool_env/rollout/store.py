@@ -272,6 +272,8 @@ def _lines_of_tokens(file: Path) -> Iterator[tuple[str, bytes]]:
         found = _ID.match(line)
         if found is None:
             raise TrajectoryError(f"{file}: damaged: a line does not begin with an attempt's id")
+        if not line.endswith(b"}\n"):
+            raise TrajectoryError(f"{file}: damaged: the line of attempt {found[1].decode()} is cut off")
         yield found[1].decode(), line
 
 

@@ -174,6 +174,11 @@ def test_a_line_damaged_in_the_middle_is_an_error(tmp_path: Path, results: dict[
     file.write_bytes(lines[0] + lines[0])
     with pytest.raises(TrajectoryError, match="0/0 is there twice"):
         opened(tmp_path)
+    file.write_bytes(b"".join(lines))
+    tokens = (tmp_path / TOKENS).read_bytes().splitlines(keepends=True)
+    (tmp_path / TOKENS).write_bytes(tokens[0][:50] + b"\n" + tokens[1])
+    with pytest.raises(TrajectoryError, match="the line of attempt 0/0 is cut off"):
+        opened(tmp_path)
 
 
 def test_a_place_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
