@@ -47,8 +47,10 @@ _Json = Annotated[Any, BeforeValidator(plain_json)]
 """What JSON can hold; anything else becomes its text."""
 
 _Name = Annotated[str, Field(min_length=1)]
-_Count = Annotated[int, Field(ge=0)]
-_Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+_Count = Annotated[int, Field(ge=0, le=2**48)]
+"""A number of things. No more than arithmetic with floats can tell from one more or half of one more."""
+
+_Seconds = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]
 _Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 

@@ -285,3 +285,22 @@ def test_problems_are_the_hardest_first_and_bounded(record: Record) -> None:
     assert len(ids) == 500
     assert [int(id[1:]) % 2 for id in ids] == [0] * 250 + [1] * 250
     assert "500 of 1200 problems" in text
+
+
+def test_numbers_past_all_measure_are_damage_and_the_largest_are_none(
+    folder: Path, without_pictures: None, recwarn: pytest.WarningsRecorder
+) -> None:
+    file = folder / "trajectories.jsonl"
+    line = json.loads(file.read_text().splitlines()[0])
+    sample = {"id": "0/0", "problem_number": 0, "sample": 0, "seed": 1}
+
+    def run(**numbers: float) -> None:
+        file.write_text(json.dumps({**line, "sample": {**sample, **numbers}}) + "\n")
+        write_report(folder)
+
+    run(n_sampled=2**48, generate_s=1e12)
+    assert (metrics_of(folder)["counted"], metrics_of(folder)["unread"]) == (1, 0)
+    for numbers in ({"n_sampled": 10**30}, {"n_sampled": 10**400}, {"generate_s": 1e308}):
+        run(**numbers)
+        assert (metrics_of(folder)["counted"], metrics_of(folder)["unread"]) == (0, 1)
+    assert not recwarn.list
