@@ -75,9 +75,13 @@ def test_ids_tell_tasks_seeds_and_parameters_apart() -> None:
         ("reasoning-gym:leg_counting?self=1", "parameters of the task 'leg_counting': .*'self'"),
         (
             "reasoning-gym:leg_counting?max_animals=3.5",
-            r"leg_counting-\w+-0-\d: .* these parameters: TypeError",
+            r"leg_counting-\w+-0-\d: .* these parameters: (TypeError|ValueError)",
         ),
-        ("reasoning-gym:gcd?max_value=1e9", r"the task 'gcd' cannot make it with these parameters: TypeError"),
+        # Python 3.11 takes 1e9 for an integer here, and names another error than 3.12.
+        (
+            "reasoning-gym:gcd?max_value=999.5",
+            r"the task 'gcd' cannot make it with these parameters: (TypeError|ValueError)",
+        ),
         ("reasoning-gym:chain_sum?min_digits=5000&max_digits=5000", "cannot make it with these parameters: ValueError"),
         ("reasoning-gym:leg_counting?size=0", "size: must be at least 1, got 0"),
         ("reasoning-gym:leg_counting?size=5000000000", "size: must be at most"),
