@@ -17,8 +17,8 @@ from retool_env.protocol.answers import read_answer, unquote
 from retool_env.protocol.blocks import Malformed
 from retool_env.protocol.calls import WrittenCall, check_call
 from retool_env.protocol.markdown import _may_have_fence
-from retool_env.protocol.observation import clean
-from retool_env.protocol.source import dedent
+from retool_env.protocol.observation import clean, replace_surrogates
+from retool_env.protocol.source import dedent, read_source
 from retool_env.sandbox.api import ExecutionResult, ExecutionStatus
 from retool_env.tools import CODE_INTERPRETER, ToolCall, ToolRegistry
 
@@ -30,6 +30,14 @@ def pieces(*parts: str) -> st.SearchStrategy[str]:
 BOXES = pieces("\\boxed{", "\\boxed", "boxed", "\\", "\\\\", "{", "}", "\\{", "\\}", "x", " ", "\n")
 LINES = pieces("\n", "\r\n", " ", "\t", "\x0b", "\x85", "　", "\u2028", "x = 1", "#")
 FENCES = pieces("```", "``", "`", "python", "py", "output", "\n", " ", "\t", "　", "x", "\r")
+
+
+@given(LINES)
+@example("\n\n x = 1")
+@example(" \nx = 1\n\x0b")
+def test_a_source_at_the_margin_is_read_like_any_other(text: str) -> None:
+    source = replace_surrogates(dedent(text)).rstrip(" \t\r\n")
+    assert read_source(text) == (source or Malformed("empty code"))
 
 
 @given(BOXES)
