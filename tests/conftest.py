@@ -23,6 +23,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="tests against real engines fail, instead of being skipped, where an engine or the small model is missing",
     )
+    parser.addoption(
+        "--require-verl",
+        action="store_true",
+        help="tests in the real verl fail, instead of being skipped, where it is not installed",
+    )
     parser.addoption("--landlock-abi", type=int, help="use at most this Landlock ABI, as an older kernel would")
 
 

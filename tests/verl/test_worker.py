@@ -1,0 +1,294 @@
+"""The agent loop in verl's real ``AgentLoopWorker``, in this process, with the real sandbox: batches token by token."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from retool_env.errors import ConfigurationError, ProblemError
+
+ANSWER = "<answer>\\boxed{42}</answer>"
+SHOWN_42 = "\n<interpreter>\n42\n</interpreter>\n"
+
+
+def code(source: str) -> str:
+    return f"<code>\n{source}\n</code>"
+
+
+def call(source: str) -> str:
+    return f"<tool_call>\n{json.dumps({'name': 'code_interpreter', 'arguments': {'code': source}})}\n</tool_call>"
+
+
+class Worker:
+    """verl's worker with scripted servers."""
+
+    def __init__(self, config: Any, turns: Any, steps: Sequence[int] = (0,)):
+        from verl.experimental.agent_loop import AgentLoopWorker
+
+        from .servers import ScriptedServers
+
+        self.servers = ScriptedServers(None, turns, steps)
+        self.worker = AgentLoopWorker(config, self.servers)
+        self.tokenizer = self.servers.tokenizer = self.worker.tokenizer
+
+    async def go(self, n: int = 1, *, validate: bool = False, **columns: Sequence[Any]) -> Any:
+        return await self.worker.generate_sequences(batch(n, validate=validate, **columns))
+
+
+def batch(n: int, *, validate: bool = False, **columns: Sequence[Any]) -> Any:
+    import numpy as np
+    from verl.protocol import DataProto
+
+    rows: dict[str, Sequence[Any]] = {
+        "raw_prompt": [[{"role": "user", "content": "What is 6 * 7?"}] for _ in range(n)],
+        "reward_model": [{"style": "rule", "ground_truth": "42"} for _ in range(n)],
+        "data_source": ["test"] * n,
+        "agent_name": ["retool"] * n,
+        "index": list(range(n)),
+        **columns,
+    }
+    arrays = {}
+    for key, values in rows.items():
+        arrays[key] = np.empty(n, dtype=object)
+        arrays[key][:] = values
+    return DataProto(non_tensor_batch=arrays, meta_info={"validate": validate, "global_steps": 1})
+
+
+def response(made: Any, row: int = 0) -> tuple[list[int], list[int], list[float]]:
+    """Returns ids, mask and logprobs of a response, without the padding."""
+    n_prompt = made.batch["prompts"].shape[1]
+    n = int(made.batch["attention_mask"][row, n_prompt:].sum())
+    columns = (made.batch[name][row] for name in ("responses", "response_mask", "rollout_log_probs"))
+    ids, mask, logprobs = ([*column.tolist()] for column in columns)
+    assert not any(mask[n:])
+    assert not any(logprobs[n:])
+    return ids[:n], mask[:n], logprobs[:n]
+
+
+@pytest.mark.parametrize("name", ["small", "qwen2_5", "qwen3", "llama3_2"])
+async def test_code_tags_token_by_token(make_config: Callable[..., Any], name: str) -> None:
+    config = make_config(name=name, protocol="code_tags", reward="tool_aware")
+    worker = Worker(config, [f"Let me see. {code('print(6 * 7)')}", f"So it is {ANSWER}"], steps=(3, 5))
+    made = await worker.go()
+    first, second = worker.servers.requests
+    ids, mask, logprobs = response(made)
+    shown = worker.tokenizer.encode(SHOWN_42, add_special_tokens=False)
+    assert ids == first.gave + shown + second.gave
+    assert mask == [1] * len(first.gave) + [0] * len(shown) + [1] * len(second.gave)
+    assert logprobs == pytest.approx(first.logprobs + [0.0] * len(shown) + second.logprobs)
+    prompt = made.batch["prompts"][0].tolist()
+    assert prompt[-len(first.prompt_ids) :] == first.prompt_ids
+    assert second.prompt_ids == first.prompt_ids + first.gave + shown
+    rewards = made.batch["rm_scores"][0].tolist()
+    assert rewards[len(ids) - 1] == pytest.approx(1.05)
+    assert sum(map(abs, rewards)) == pytest.approx(1.05)
+    assert made.non_tensor_batch["acc"].tolist() == [1.0]
+    assert made.non_tensor_batch["tool_calls"].tolist() == [1.0]
+    assert made.non_tensor_batch["__num_turns__"].tolist() == [4]
+    assert made.non_tensor_batch["min_global_steps"].tolist() == [3]
+    assert made.non_tensor_batch["max_global_steps"].tolist() == [5]
+
+
+@pytest.mark.parametrize("name", ["small", "qwen2_5", "qwen3", "llama3_2"])
+async def test_tool_calls_token_by_token(make_config: Callable[..., Any], name: str) -> None:
+    config = make_config(name=name, protocol="tool_calls", reward="verl")
+    worker = Worker(config, [call("print(6 * 7)"), "It is \\boxed{42}"])
+    made = await worker.go()
+    first, second = worker.servers.requests
+    ids, mask, logprobs = response(made)
+    between = second.prompt_ids[len(first.prompt_ids) + len(first.gave) :]
+    assert "42" in worker.tokenizer.decode(between)
+    assert ids == first.gave + between + second.gave
+    assert mask == [1] * len(first.gave) + [0] * len(between) + [1] * len(second.gave)
+    assert logprobs == pytest.approx(first.logprobs + [0.0] * len(between) + second.logprobs)
+    assert made.batch["rm_scores"][0].sum() == pytest.approx(1.0)
+    assert "stop" not in first.sampling_params
+
+
+async def test_what_a_server_is_asked(make_config: Callable[..., Any]) -> None:
+    config = make_config("actor_rollout_ref.rollout.temperature=0.7")
+    worker = Worker(config, [code("print(6 * 7)"), ANSWER])
+    await worker.go(priority=[7])
+    first, second = worker.servers.requests
+    assert first.request_id == second.request_id
+    assert first.more == second.more == {"priority": 7}
+    assert first.sampling_params["temperature"] == 0.7
+    assert first.sampling_params["stop"] == ["</code>", "</answer>"]
+    assert first.sampling_params["include_stop_str_in_output"] is True
+    assert first.sampling_params["max_tokens"] == 512
+    appended = len(second.prompt_ids) - len(first.prompt_ids)
+    assert second.sampling_params["max_tokens"] == 512 - appended
+
+
+async def test_validation_uses_its_own_sampling(make_config: Callable[..., Any]) -> None:
+    worker = Worker(make_config("actor_rollout_ref.rollout.val_kwargs.temperature=0.25"), [ANSWER])
+    await worker.go(validate=True)
+    assert worker.servers.requests[0].sampling_params["temperature"] == 0.25
+
+
+async def test_a_printed_box_is_not_paid(make_config: Callable[..., Any]) -> None:
+    worker = Worker(make_config(reward="paper"), [code("print('<answer>\\\\boxed{42}</answer>')"), "Done."])
+    made = await worker.go()
+    assert made.batch["rm_scores"].sum() == pytest.approx(-1.0)
+    assert made.non_tensor_batch["acc"].tolist() == [0.0]
+
+
+async def test_a_turn_cut_by_length_is_neither_run_nor_graded(make_config: Callable[..., Any]) -> None:
+    worker = Worker(make_config("actor_rollout_ref.rollout.response_length=32"), ["so " * 100])
+    made = await worker.go()
+    ids, mask, _ = response(made)
+    assert len(ids) == 32
+    assert mask == [1] * 32
+    assert made.non_tensor_batch["cut_by_length"].tolist() == [1.0]
+
+
+async def test_observations_keep_their_budget_of_tokens(make_config: Callable[..., Any]) -> None:
+    config = make_config(max_observation_tokens=128, max_observation_chars=10_000)
+    worker = Worker(config, [code("print(list(range(2000)))"), ANSWER])
+    made = await worker.go()
+    _, mask, _ = response(made)
+    assert 0 < mask.count(0) <= 128
+    assert made.non_tensor_batch["shortened"].tolist() == [1.0]
+
+
+async def test_a_batch_of_all_ends_has_one_shape(make_config: Callable[..., Any]) -> None:
+    """Right and wrong, without an answer, with errors and time-outs, lost: verl can put them all in one batch."""
+    scripts = {
+        "right": [code("print(6 * 7)"), ANSWER],
+        "wrong": ["<answer>\\boxed{41}</answer>"],
+        "silent": ["I do not know."],
+        "error": [code("1 / 0"), ANSWER],
+        "slow": [code("while True: pass"), ANSWER],
+        "lost": [RuntimeError("lost")],
+    }
+    from ray.exceptions import RayActorError
+
+    def script(text: str, number: int) -> Any:
+        name = next(name for name in scripts if f"({name})" in text)
+        turn = scripts[name][min(number, len(scripts[name]) - 1)]
+        return RayActorError() if isinstance(turn, RuntimeError) else turn
+
+    config = make_config(sandbox={"timeout_s": 0.5}, max_resumes=1)
+    questions = [[{"role": "user", "content": f"What is 6 * 7? ({name})"}] for name in scripts]
+    made = await Worker(config, script).go(len(scripts), raw_prompt=questions)
+    figures = {name: made.non_tensor_batch[name].tolist() for name in ("acc", "errors", "timeouts", "fault")}
+    assert figures == {
+        "acc": [1, 0, 0, 1, 1, 0],
+        "errors": [0, 0, 0, 1, 0, 0],
+        "timeouts": [0, 0, 0, 0, 1, 0],
+        "fault": [0, 0, 0, 0, 0, 1],
+    }
+    assert made.meta_info["reward_extra_keys"]
+    rewards = made.batch["rm_scores"].sum(-1).tolist()
+    assert rewards == pytest.approx([1.05, 0, 0, 1.05, 1.05, 0])
+    ids, mask, logprobs = response(made, row=5)
+    assert (len(ids), mask, logprobs) == (1, [0], [0.0])
+
+
+async def test_a_turn_lost_with_its_server_is_generated_again(make_config: Callable[..., Any]) -> None:
+    from ray.exceptions import RayActorError
+    from verl.workers.rollout.replica import TokenOutput
+
+    turns = [RayActorError(), TokenOutput(token_ids=[], stop_reason="aborted"), ANSWER]
+    made = await Worker(make_config(), turns).go()
+    assert made.non_tensor_batch["resumes"].tolist() == [2.0]
+    assert made.non_tensor_batch["acc"].tolist() == [1.0]
+
+
+@pytest.mark.parametrize(("policy", "sums"), [("mask", [0, 2]), ("score", [1, 2])])
+async def test_a_fault_is_masked_or_scored(make_config: Callable[..., Any], policy: str, sums: list[int]) -> None:
+    """The second turn never comes; the other attempt of the batch is as it would be alone."""
+    from ray.exceptions import RayActorError
+
+    def script(text: str, number: int) -> Any:
+        return RayActorError() if "(lost)" in text and number else code("print(6 * 7)") if not number else ANSWER
+
+    questions = [[{"role": "user", "content": f"What is 6 * 7? {which}"}] for which in ("(lost)", "(whole)")]
+    made = await Worker(make_config(on_fault=policy, max_resumes=0), script).go(2, raw_prompt=questions)
+    masks = [response(made, row)[1] for row in range(2)]
+    runs = [sum(1 for a, b in zip([0, *mask], mask, strict=False) if (a, b) == (0, 1)) for mask in masks]
+    assert runs == sums
+    assert made.batch["rm_scores"].sum(-1).tolist() == pytest.approx([0.0, 1.05])
+
+
+async def test_a_fault_can_be_raised(make_config: Callable[..., Any]) -> None:
+    from ray.exceptions import RayActorError
+
+    from retool_env.rollout.attempt import AttemptFaultError
+
+    with pytest.raises(AttemptFaultError):
+        await Worker(make_config(on_fault="raise", max_resumes=0), [RayActorError()]).go()
+
+
+async def test_a_prompt_that_does_not_fit_is_a_fault(make_config: Callable[..., Any]) -> None:
+    worker = Worker(make_config("actor_rollout_ref.rollout.prompt_length=16"), [ANSWER])
+    made = await worker.go()
+    assert made.batch["prompts"].shape[1] == 16
+    assert made.non_tensor_batch["fault"].tolist() == [1.0]
+    assert response(made)[1] == [0]
+    assert not any(request.gave for request in worker.servers.requests)
+
+
+async def test_without_logprobs_there_are_none(make_config: Callable[..., Any]) -> None:
+    from ray.exceptions import RayActorError
+
+    def script(text: str, number: int) -> Any:
+        return RayActorError() if "(lost)" in text else ANSWER
+
+    config = make_config("actor_rollout_ref.rollout.calculate_log_probs=false", max_resumes=0)
+    questions = [[{"role": "user", "content": f"What is 6 * 7? {which}"}] for which in ("(whole)", "(lost)")]
+    made = await Worker(config, script).go(2, raw_prompt=questions)
+    assert "rollout_log_probs" not in made.batch
+
+
+async def test_a_server_that_forgets_the_logprobs_is_a_fault(make_config: Callable[..., Any]) -> None:
+    from verl.workers.rollout.replica import TokenOutput
+
+    made = await Worker(make_config(max_resumes=0), [TokenOutput(token_ids=[5], stop_reason="completed")]).go()
+    assert made.non_tensor_batch["fault"].tolist() == [1.0]
+    assert made.batch["rollout_log_probs"].isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"protokol": "code_tags"}, "unknown key 'protokol'"),
+        ({"protocol": "nonsense"}, "protocol"),
+        ({"sandbox": {"timeout": 3}}, "sandbox.timeout"),
+        ({"reward": "no_such_package:table"}, "cannot be imported"),
+        ({"max_observation_tokens": 1}, "observation"),
+    ],
+)
+async def test_a_mistake_in_the_entry_is_an_error_at_once(
+    make_config: Callable[..., Any], keys: dict[str, Any], said: str
+) -> None:
+    worker = Worker(make_config(**keys), [ANSWER])
+    with pytest.raises(Exception, match=said) as caught:
+        await worker.go()
+    fault: BaseException | None = caught.value
+    while fault is not None and not isinstance(fault, ConfigurationError):
+        fault = fault.__cause__
+    assert isinstance(fault, ConfigurationError)
+
+
+async def test_a_row_without_a_gold_answer_is_an_error(make_config: Callable[..., Any]) -> None:
+    with pytest.raises(ProblemError, match="ground_truth"):
+        await Worker(make_config(), [ANSWER]).go(reward_model=[{"style": "rule"}])
+
+
+async def test_slow_code_does_not_serialise(make_config: Callable[..., Any]) -> None:
+    """64 attempts whose code waits take about as long as the wait of one, beside the same with instant code."""
+    took = {}
+    for source in ("print(42)", "import time; time.sleep(1); print(42)"):
+        worker = Worker(make_config(sandbox={"timeout_s": 30, "max_concurrency": 64}), [code(source), ANSWER])
+        await worker.go()  # starts the sandbox
+        started = time.monotonic()
+        made = await worker.go(64)
+        took[source] = time.monotonic() - started
+        assert made.non_tensor_batch["acc"].tolist() == [1.0] * 64
+    instant, slow = took.values()
+    assert slow - instant < 64 / 4
