@@ -50,7 +50,7 @@ class ScriptedServers:
             raise turn
         if isinstance(turn, TokenOutput):
             return turn
-        ids = self._ids(turn, sampling_params.get("stop") or ())[: sampling_params["max_tokens"]]
+        ids = self._ids(turn, sampling_params.get("stop") or ())[: sampling_params.get("max_tokens")]
         request.gave = ids
         request.logprobs = [-(number + 1) - place / 1024 for place in range(len(ids))]
         step = self._steps[min(number, len(self._steps) - 1)]

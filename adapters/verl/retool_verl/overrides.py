@@ -1,0 +1,114 @@
+"""Whether verl would take a launch script's overrides: composed with its real configuration, key by key.
+
+    PRINT=1 adapters/verl/scripts/grpo.sh | python -m retool_verl.overrides ppo_trainer
+
+hydra itself refuses a key that does not exist. What it lets through, and verl then never reads, is found here: keys of
+the old layout that are still in the tree (a ``custom_reward_function`` at the top, ``reward_model``), keys that are
+added with ``+``, and keys that no line of verl's source names.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+_OPEN: Final = ("override_config", "engine_kwargs", "reward_kwargs", "apply_chat_template_kwargs", "ray_init")
+"""Below a key of this name anything goes: verl hands it on."""
+
+
+def find_faults(config_name: str, overrides: Sequence[str]) -> list[str]:
+    """Returns what is wrong with the overrides of a configuration of verl, in words; empty if nothing is.
+
+    Args:
+        config_name: ``ppo_trainer`` or ``sft_trainer_engine``.
+        overrides: ``key=value``, as on the command line.
+    """
+    from hydra import compose, initialize_config_dir
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+
+    faults = []
+    for override in overrides:
+        name = override.partition("=")[0]
+        key = name.lstrip("+~")
+        if "=" not in override:
+            faults.append(f"{override}: not an override, key=value")
+        elif key.partition(".")[0] in _legacy():
+            faults.append(f"{name}: a key of the old layout, which main_ppo ignores; it begins with reward. now")
+        elif name.startswith("+") and not any(part in _OPEN for part in key.split(".")[:-1]):
+            faults.append(f"{name}: no key of verl's configuration, so nothing reads it")
+        elif not any(part in _OPEN for part in key.split(".")) and not _is_read(key.rpartition(".")[2]):
+            faults.append(f"{name}: no line of verl reads a key of this name")
+    try:
+        with initialize_config_dir(config_dir=str(_folder() / "trainer" / "config"), version_base=None):
+            config = compose(config_name, overrides=list(overrides))
+    except (HydraException, OmegaConfBaseException) as error:
+        return [*faults, f"hydra: {error}"]
+    return faults + _check_values(config_name, config)
+
+
+def _check_values(config_name: str, config: Any) -> list[str]:
+    """Makes verl's own configuration objects, which check types and what excludes what, and runs its validation."""
+    from omegaconf import OmegaConf
+    from verl.utils.config import omega_conf_to_dataclass, validate_config
+
+    faults = []
+    parts: tuple[str, ...] = ("engine", "optim")
+    if config_name == "ppo_trainer":  # the critic's would load its model
+        parts = ("actor_rollout_ref.actor", "actor_rollout_ref.rollout", "algorithm")
+    for part in parts:
+        try:
+            omega_conf_to_dataclass(OmegaConf.select(config, part))
+        except Exception as error:  # verl raises what it likes
+            faults.append(f"{part}: {type(error).__name__}: {error}")
+    if config_name == "ppo_trainer":
+        critic = config.algorithm.adv_estimator == "gae"
+        try:
+            validate_config(config=config, use_reference_policy=False, use_critic=critic)
+        except Exception as error:
+            faults.append(f"verl's validation: {type(error).__name__}: {error}")
+    return faults
+
+
+def _folder() -> Path:
+    import verl
+
+    return Path(next(iter(verl.__path__)))
+
+
+@cache
+def _legacy() -> frozenset[str]:
+    """The first parts of the keys of the old layout, as verl's own file lists them."""
+    from omegaconf import OmegaConf
+
+    path = _folder() / "trainer" / "config" / "legacy_reward_impl.yaml"
+    return frozenset(map(str, OmegaConf.load(path))) if path.exists() else frozenset()
+
+
+@cache
+def _source() -> str:
+    return "\n".join(path.read_text(encoding="utf-8") for path in sorted(_folder().rglob("*.py")))
+
+
+@cache
+def _is_read(name: str) -> bool:
+    return re.search(rf"\b{re.escape(name)}\b", _source()) is not None
+
+
+def main(arguments: Sequence[str], lines: Iterable[str]) -> int:
+    """Checks overrides from standard input, one a line; returns 0, or 1 if there is a fault."""
+    if len(arguments) != 1:
+        print("usage: python -m retool_verl.overrides ppo_trainer|sft_trainer_engine < OVERRIDES", file=sys.stderr)
+        return 2
+    faults = find_faults(arguments[0], [line.strip() for line in lines if line.strip()])
+    for fault in faults:
+        print(fault, file=sys.stderr)
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:], sys.stdin))
