@@ -43,7 +43,7 @@ def test_verl_takes_and_reads_every_override(script: str, model: str, device: st
         ("custom_reward_function.path=mine.py", "old layout"),
         ("reward_model.reward_manager=dapo", "old layout"),
         ("actor_rollout_ref.actor.clip_ratio_low=many", "clip_ratio_low"),
-        ("data.train_batch_size=10", "validation"),
+        ("actor_rollout_ref.actor.loss_agg_mode=mine", "loss_agg_mode"),
         ("sense", "key=value"),
     ],
 )
@@ -56,9 +56,9 @@ def test_what_verl_would_not_take_or_not_read_is_found(override: str, said: str)
 
 def test_the_loops_entry_is_read_as_verl_reads_it() -> None:
     from omegaconf import OmegaConf
+    from retool_verl.options import read_options
 
     from retool_env.sandbox import SandboxConfig
-    from retool_verl.options import read_options
 
     [entry] = OmegaConf.load(ADAPTER / "config" / "retool.yaml")
     assert entry.name == "retool"

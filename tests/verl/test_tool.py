@@ -114,9 +114,8 @@ def test_only_what_the_policy_wrote_last_is_graded(text: str, acc: int) -> None:
 @pytest.mark.parametrize("num_turns", range(2, 40))
 @pytest.mark.parametrize("text", ["So \\boxed{42}", "So \\boxed{7}", "nothing"])
 def test_the_recipes_table_to_the_last_bit(text: str, num_turns: int) -> None:
-    from verl.utils.reward_score import math_dapo
-
     from retool_verl.reward import compute_score_verl
+    from verl.utils.reward_score import math_dapo
 
     theirs = math_dapo.compute_score(text, "42", strict_box_verify=True)["score"]
     if theirs < 0:  # recipe/retool/retool.py of verl 0.6

@@ -74,7 +74,7 @@ class RetoolInterpreterTool(BaseTool):
         code = parameters.get("code")
         if not isinstance(code, str):
             result: ExecutionResult | ToolResult = ToolResult(
-                f"{CODE_INTERPRETER} takes {{\"code\": \"...\"}}, the source as a string", is_error=True
+                f'{CODE_INTERPRETER} takes {{"code": "..."}}, the source as a string', is_error=True
             )
             return ToolResponse(text=render(result, self._limits, self._markers)), 0.0, {"status": "refused"}
         try:
