@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 from rich.console import Console
 
+from retool_env.cli_data_commands import data
 from retool_env.errors import ConfigurationError, ProblemError, ReToolError
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_show_locals=False)
 bench = typer.Typer(no_args_is_help=True, pretty_exceptions_show_locals=False)
 app.add_typer(bench, name="bench", help="Measures parts of the package on this machine.")
+app.add_typer(data, name="data", help="Writes the data sets of the field as files that a trainer reads.")
 
 
 def _print_version(wanted: bool) -> None:

@@ -96,6 +96,7 @@ def problems(tmp_path: Path) -> Path:
 def test_help_lists_the_commands_that_exist_and_no_others() -> None:
     names = {command.callback.__name__ for command in app.registered_commands if command.callback}
     assert names == {"demo", "play", "view", "grade", "doctor", "report", "rollout"}
+    assert {group.name for group in app.registered_groups} == {"bench", "data"}
     result = runner.invoke(app, ["--help"])
     assert result.exit_code == 0
     assert "demo" in result.output

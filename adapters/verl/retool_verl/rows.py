@@ -45,6 +45,17 @@ def rl_row(
     }
 
 
+def sft_row(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Returns a row of a data set for verl's multi-turn supervised training.
+
+    Args:
+        messages: The conversation.
+        tools: Schemas of the tools that the chat template shows; without any there is no such column.
+    """
+    row: dict[str, Any] = {"messages": list(map(dict, messages))}
+    return row | {"tools": list(map(dict, tools))} if tools else row
+
+
 def row_problem(fields: Mapping[str, Any]) -> Problem:
     """Returns the problem of a row as verl hands it to an agent loop.
 
