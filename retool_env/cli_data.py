@@ -121,7 +121,7 @@ def write_sft(options: SftOptions, console: Console, errors: Console) -> int:
     finally:
         for row in bad[:_MAX_BAD_SHOWN]:
             errors.print(Text(clean(str(row)), style="red"), soft_wrap=True)
-    left_out = f"; {len(bad)} rows left out" if bad else ""
+    left_out = f"; rows left out: {len(bad)}" if bad else ""
     console.print(Text(f"{n} demonstrations in {options.out}{left_out}"), soft_wrap=True)
     return 1 if bad else 0
 

@@ -104,6 +104,6 @@ def _exit_with(run: Callable[[], int]) -> None:
         raise typer.Exit(130) from None
     except (ReToolError, OSError) as error:
         errors.print("error:", style="bold red", end=" ")
-        errors.print(str(error), markup=False, highlight=False)
+        errors.print(str(error), markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(2 if isinstance(error, ConfigurationError | ProblemError) else 1) from None
     raise typer.Exit(code)

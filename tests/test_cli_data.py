@@ -130,5 +130,5 @@ class TestSft:
         result = runner.invoke(app, ["data", "sft", "--for", "verl", "--source", str(sft), "--out", str(out)])
         assert result.exit_code == 1
         assert "row 4" in result.output
-        assert "1 rows left out" in result.output
+        assert "rows left out: 1" in result.output
         assert len(read(out)) == 3

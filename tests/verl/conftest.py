@@ -13,7 +13,7 @@ from retool_env.shared_sandbox import close_shared_sandboxes
 
 from ..tokenizers import load  # noqa: TID252 - `tests` is on no path
 
-PACKAGES = ("verl", "torch", "ray", "transfer_queue", "hydra")
+PACKAGES = ("verl", "torch", "ray", "transfer_queue", "hydra", "datasets")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -30,6 +30,14 @@ def _verl(pytestconfig: pytest.Config) -> None:
             if pytestconfig.getoption("--require-verl"):
                 pytest.fail(f"the tests in the real verl are required: {missing}", pytrace=False)
             pytest.skip(missing)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_traces(_verl: None, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """verl reads parquet through ``datasets``, which keeps a copy."""
+    import datasets
+
+    datasets.config.HF_DATASETS_CACHE = str(tmp_path_factory.mktemp("datasets"))
 
 
 @pytest.fixture(scope="session", autouse=True)
