@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from retool_env.errors import ConfigurationError, ProblemError
+from retool_env.trajectory import read_jsonl
 
 ANSWER = "<answer>\\boxed{42}</answer>"
 SHOWN_42 = "\n<interpreter>\n42\n</interpreter>\n"
@@ -273,6 +275,17 @@ async def test_a_mistake_in_the_entry_is_an_error_at_once(
     while fault is not None and not isinstance(fault, ConfigurationError):
         fault = fault.__cause__
     assert isinstance(fault, ConfigurationError)
+
+
+async def test_trajectories_can_be_recorded(make_config: Callable[..., Any], tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "records"
+    made = await Worker(make_config(record=str(folder)), [code("print(6 * 7)"), ANSWER]).go()
+    assert made.non_tensor_batch["acc"].tolist() == [1.0]
+    [file] = folder.iterdir()
+    [record] = read_jsonl(file)
+    assert record.outcome is not None
+    assert record.outcome.correct
+    assert len(record.turns) == 2
 
 
 async def test_a_row_without_a_gold_answer_is_an_error(make_config: Callable[..., Any]) -> None:

@@ -6,10 +6,13 @@ loop, ``retool_env.rollout.attempt``; this hands it verl's servers and turns its
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import json
 import logging
 import math
+import os
+import socket
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final
@@ -23,7 +26,7 @@ from retool_env.rollout.attempt import AttemptResult, attempt, make_codec
 from retool_env.sandbox.api import ExecutionStatus
 from retool_env.shared_sandbox import shared_sandbox
 from retool_env.tokenizer import TokenCodec
-from retool_env.trajectory import ExecutionRecord
+from retool_env.trajectory import ExecutionRecord, write_jsonl
 from retool_verl.engine import ServerEngine
 from retool_verl.options import OPTIONS, Settings, read_options
 from retool_verl.rows import row_problem
@@ -45,8 +48,8 @@ class RetoolAgentLoop(AgentLoopBase):
 
     What ends an attempt through no fault of the policy (the sandbox, a server, the deadline) neither stops the batch
     nor is learned from: ``on_fault: mask`` returns it with a mask of zeros and a reward of 0.0. With ``score`` the mask
-    stays; with ``raise`` the error is raised, which ends the step with verl's legacy trainer and drops the whole group
-    with the default one.
+    stays; with ``raise`` the error is raised. verl's legacy trainer then ends with it; the default one goes on without
+    that attempt where it trains in step with the rollouts, and without its whole group where it does not.
     """
 
     def __init__(self, *args: Any, **kwargs: Any):
@@ -108,6 +111,9 @@ class RetoolAgentLoop(AgentLoopBase):
         else:
             if result.fault:
                 _log.warning("problem %s: the attempt ended as %s: %s", problem.id, result.outcome.ended, result.fault)
+            if settings.record is not None:
+                file = settings.record / f"{socket.gethostname()}-{os.getpid()}.jsonl"
+                await asyncio.to_thread(write_jsonl, file, result.record)
         return self._output(result, engine, with_logprobs=bool(sampling_params.get("logprobs")))
 
     def _output(self, result: AttemptResult | None, engine: ServerEngine, *, with_logprobs: bool) -> AgentLoopOutput:

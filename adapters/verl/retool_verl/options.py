@@ -30,7 +30,7 @@ from retool_env.tokens import TokenBudget
 _FILLED_IN: Final = frozenset({"tools", "special_tokens", "timeout_s", "memory_mb"})
 _EPISODE: Final = tuple(name for name in EpisodeConfig.model_fields if name not in _FILLED_IN)
 _ATTEMPT: Final = ("turn_timeout_s", "max_resumes", "resume_pause_s", "deadline_s", "on_fault")
-_OWN: Final = ("sandbox", "max_observation_tokens", "max_turn_tokens", "min_turn_tokens")
+_OWN: Final = ("sandbox", "max_observation_tokens", "max_turn_tokens", "min_turn_tokens", "record")
 OPTIONS: Final = (*_EPISODE, *_ATTEMPT, *_OWN)
 """The names of all keys."""
 
@@ -46,11 +46,13 @@ class Settings:
         attempt: The attempts.
         sandbox: Where their code runs.
         prompt_length: Tokens that verl has room for in a prompt.
+        record: Folder for the trajectories; None for none.
     """
 
     attempt: AttemptConfig
     sandbox: SandboxConfig
     prompt_length: int
+    record: Path | None = None
 
 
 def read_options(
@@ -97,7 +99,7 @@ def read_options(
         **{"deadline_s": _DEADLINE_S} | {key: options[key] for key in _ATTEMPT if key in options},
     )
     sandbox = _shared(_sandbox(options.get("sandbox")), workers_per_node)
-    return Settings(attempt, sandbox, prompt_length)
+    return Settings(attempt, sandbox, prompt_length, _folder(options.get("record")))
 
 
 def _find_reward(reward: object) -> object:
@@ -115,6 +117,18 @@ def _find_reward(reward: object) -> object:
 def _template(template: object) -> object:
     """A template is its text, with the question's place in it, or the path of its file."""
     return Path(template) if isinstance(template, str) and "{question}" not in template else template
+
+
+def _folder(record: object) -> Path | None:
+    if record is None:
+        return None
+    if not isinstance(record, str) or not record:
+        raise ConfigurationError(f"record: must be the path of a folder, got {record!r:.100}")
+    try:
+        Path(record).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigurationError(f"record: cannot make {record}: {error.strerror}") from error
+    return Path(record)
 
 
 def _sandbox(options: object) -> SandboxConfig:

@@ -1,4 +1,4 @@
-"""What this adapter relies on in verl, as a check that can be run where verl is installed:
+"""What this adapter relies on in verl, as a check that can be run where verl is installed.
 
     python -m retool_verl.signatures
 
