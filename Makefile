@@ -9,6 +9,7 @@
 SHELL := /bin/bash
 VENV ?= .venv
 VENV_ENGINES ?= .venv-engines
+VENV_VERL ?= .venv-verl
 SMOLLM2 ?= $(VENV_ENGINES)/smollm2
 PYTHON ?=
 PYTEST_ARGS ?=
@@ -17,7 +18,7 @@ BENCH_ARGS ?=
 SETUP := scripts/setup.sh "$(VENV)"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo doctor test test-engines bench lint format clean
+.PHONY: help demo doctor test test-engines test-verl bench lint format clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
@@ -42,6 +43,12 @@ test-engines:  ## run the tests against real engines: vLLM on the CPU and a smal
 	@RETOOL_TOKENIZERS="$(dir $(SMOLLM2))" "$(VENV_ENGINES)/bin/pytest" tests/test_tokens.py -k smollm2
 	@RETOOL_SMOLLM2="$(SMOLLM2)" "$(VENV_ENGINES)/bin/pytest" tests/vllm tests/rollout/test_transformers.py \
 		--require-engines $(PYTEST_ARGS)
+
+# In a folder of its own (VENV_VERL): verl's pins exclude those of vLLM and of the other trainers. Nothing is downloaded
+# while the tests run. RETOOL_TOKENIZERS (scripts/fetch_tokenizers.sh) adds those of Qwen and Llama.
+test-verl:  ## run the verl adapter's tests in the real verl, on the CPU (Python 3.11; 2 GB, minutes)
+	@scripts/setup_verl.sh "$(VENV_VERL)" "$(PYTHON)"
+	@HF_HUB_OFFLINE=1 "$(VENV_VERL)/bin/pytest" tests/verl --require-verl $(PYTEST_ARGS)
 
 bench:  ## measure the sandbox beside its targets: tables, runs/bench/sandbox.json and .png (five minutes, all cores)
 	@$(SETUP) bench "$(PYTHON)"
