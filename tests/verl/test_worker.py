@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from retool_env.errors import ConfigurationError, ProblemError
+from retool_env.errors import ConfigurationError, ProblemError, SandboxUnavailableError
 from retool_env.trajectory import read_jsonl
 
 ANSWER = "<answer>\\boxed{42}</answer>"
@@ -275,6 +275,30 @@ async def test_a_mistake_in_the_entry_is_an_error_at_once(
     while fault is not None and not isinstance(fault, ConfigurationError):
         fault = fault.__cause__
     assert isinstance(fault, ConfigurationError)
+
+
+async def test_a_sandbox_that_cannot_start_is_an_error_and_no_fault(make_config: Callable[..., Any]) -> None:
+    config = make_config(sandbox={"python": "/no/such/python"})
+    with pytest.raises(SandboxUnavailableError):
+        await Worker(config, [code("print(6 * 7)"), ANSWER]).go()
+
+
+async def test_a_server_that_ignores_the_limits_breaks_nothing(make_config: Callable[..., Any]) -> None:
+    """It writes on past a block and past the room there is: that is dropped."""
+    from verl.workers.rollout.replica import TokenOutput
+
+    worker = Worker(make_config("actor_rollout_ref.rollout.response_length=96"), [])
+    turn = f"{code('print(6 * 7)')}\n<interpreter>\n41\n</interpreter>\n" + "so " * 200
+    ids = worker.tokenizer.encode(turn, add_special_tokens=False)
+    output = TokenOutput(token_ids=ids, log_probs=[-1.0] * len(ids), stop_reason="completed")
+    worker.servers._script = [output] * 50
+    made = await worker.go()
+    sampled, mask, _ = response(made)
+    assert len(sampled) <= 96
+    text = worker.tokenizer.decode(sampled)
+    assert text.startswith(code("print(6 * 7)") + SHOWN_42)
+    assert "41" not in text
+    assert mask[0] == 1
 
 
 async def test_trajectories_can_be_recorded(make_config: Callable[..., Any], tmp_path: Path) -> None:

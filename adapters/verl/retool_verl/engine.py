@@ -35,7 +35,7 @@ class Served:
 
     def note(self, output: Any) -> None:
         """Takes in what came with a turn."""
-        if output.num_preempted is not None:
+        if output.num_preempted is not None and output.num_preempted >= 0:
             self.preempted = (self.preempted or 0) + int(output.num_preempted)
         extra = output.extra_fields
         first = extra.get("min_global_steps", extra.get("global_steps"))
@@ -114,7 +114,7 @@ class ServerEngine:
         """Does nothing: the servers are verl's."""
 
     def _read(self, output: Any, params: GenerateParams) -> Generation:
-        ids = list(output.token_ids)
+        ids = list(output.token_ids)[: params.max_tokens]
         if output.stop_reason in ("aborted", "abort"):
             return Generation((), "", None, "abort")
         if not ids:
@@ -122,12 +122,13 @@ class ServerEngine:
         logprobs = output.log_probs if self._sampling.get("logprobs") else None
         if self._sampling.get("logprobs") and logprobs is None:
             raise TurnLostError("the server gave no logprobs, which rollout.calculate_log_probs asks for")
+        logprobs = None if logprobs is None else list(logprobs)[: len(ids)]
         whole = self._codec.decode(ids)
         text, stop = cut_at_stop(whole, params.stop)
         if stop is not None:
             # An engine that does not know stop strings has written on; what it wrote is not of this turn.
             n = self._codec.count_kept(ids, text)
-            ids, logprobs = ids[:n], None if logprobs is None else list(logprobs)[:n]
+            ids, logprobs = ids[:n], None if logprobs is None else logprobs[:n]
         ended = stop is not None or ids[-1] in self._codec.control
         cut = not ended and (output.stop_reason == "length" or len(ids) >= params.max_tokens)
         return Generation(ids, text, logprobs, "length" if cut else "stop", stop)

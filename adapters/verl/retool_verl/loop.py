@@ -89,6 +89,7 @@ class RetoolAgentLoop(AgentLoopBase):
         Raises:
             ProblemError: The row holds no problem.
             AttemptFaultError, PolicyError, SandboxError: A fault, and ``on_fault`` is ``"raise"``.
+            SandboxUnavailableError: The sandbox cannot run here at all.
         """
         settings = self._settings
         engine = ServerEngine(
@@ -104,8 +105,9 @@ class RetoolAgentLoop(AgentLoopBase):
         try:
             result = await attempt(problem, engine, self._codec, sandbox, settings.attempt)
         except (PolicyError, SandboxError) as error:
-            if settings.attempt.on_fault == "raise":
-                raise
+            never_ran = isinstance(error, SandboxError) and sandbox.own is None
+            if never_ran or settings.attempt.on_fault == "raise":
+                raise  # a sandbox that cannot even start here is no fault of a moment
             _log.warning("problem %s: the attempt is lost: %s", problem.id, error)
             result = None
         else:

@@ -11,10 +11,15 @@ DEVICE="${DEVICE:-gpu}"
 DATA="${DATA:-data}"
 OUT="${OUT:-checkpoints/retool}"
 
+thinking=()
 case "$MODEL" in
   7b) hub=Qwen/Qwen2.5-7B-Instruct nodes=1 tp=2 sp=4 ;;
   32b) hub=Qwen/Qwen2.5-32B-Instruct nodes=2 tp=4 sp=8 ;;
-  qwen3-4b) hub=Qwen/Qwen3-4B nodes=1 tp=1 sp=4 ;;
+  qwen3-4b)
+    hub=Qwen/Qwen3-4B nodes=1 tp=1 sp=4
+    # An attempt is not all thinking. The same in both, so that SFT teaches what follows the prompt of RL.
+    thinking=(+data.apply_chat_template_kwargs.enable_thinking=False)
+    ;;
   *) echo "MODEL=$MODEL: there are 7b, 32b and qwen3-4b" >&2; exit 2 ;;
 esac
 case "$DEVICE" in

@@ -11,6 +11,7 @@ rl=(
   data.max_response_length="$response"
   data.filter_overlong_prompts=True
   data.truncation=error
+  "${thinking[@]+"${thinking[@]}"}"
   actor_rollout_ref.model.path="$MODEL_PATH"
   actor_rollout_ref.model.use_remove_padding=True
   actor_rollout_ref.model.enable_gradient_checkpointing=True

@@ -17,6 +17,7 @@ launch torchrun --nnodes "$nodes" --nproc_per_node 8 --node_rank "${NODE_RANK:-0
   data.max_length=16384 \
   data.max_token_len_per_gpu=16384 \
   data.truncation=right \
+  "${thinking[@]+"${thinking[@]}"}" \
   data.custom_cls.path=pkg://retool_verl.sft \
   data.custom_cls.name=ReToolSFTDataset \
   model.path="$MODEL_PATH" \
