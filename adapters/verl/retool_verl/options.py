@@ -35,8 +35,8 @@ OPTIONS: Final = (*_EPISODE, *_ATTEMPT, *_OWN)
 """The names of all keys."""
 
 _DEADLINE_S: Final = 14_400.0
-"""verl itself waits for an attempt for ever, and with it a whole step. Far more than an attempt may wait for its turns in
-a full batch: it is for what hangs."""
+"""verl itself waits for an attempt for ever, and with it a whole step. Far more than an attempt may wait for its turns
+in a full batch: it is for what hangs."""
 
 
 @dataclass(frozen=True, slots=True)
