@@ -72,6 +72,7 @@ def test_the_legacy_manager(ray_here: Any, make_config: Callable[..., Any], scri
 
 def test_the_default_manager_with_its_queue(ray_here: Any, make_config: Callable[..., Any], scripted: Any) -> None:
     import transfer_queue as tq
+    from omegaconf import OmegaConf
     from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ
     from verl.utils import tensordict_utils
 
@@ -82,10 +83,15 @@ def test_the_default_manager_with_its_queue(ray_here: Any, make_config: Callable
         "transfer_queue.backend.SimpleStorage.num_data_storage_units=1",
         max_resumes=0,
     )
+    path = config.actor_rollout_ref.rollout.agent.agent_loop_config_path
+    entries = OmegaConf.load(path)
+    OmegaConf.save([*entries, {**entries[0], "name": "strict", "on_fault": "raise"}], path)
     tq.init(config.transfer_queue)
     manager = AgentLoopManagerTQ.create(config, llm_client=scripted)
-    rows = batch(N_GROUPS, raw_prompt=questions()).non_tensor_batch
-    uids = [f"group{number}" for number in range(N_GROUPS)]
+    n = N_GROUPS + 1
+    names = ["retool"] * N_GROUPS + ["strict"]
+    rows = batch(n, raw_prompt=[*questions(), questions()[1]], agent_name=names).non_tensor_batch
+    uids = [f"group{number}" for number in range(n)]
     rows["uid"] = rows["data_source"].copy()
     rows["uid"][:] = uids
     asked = tensordict_utils.get_tensordict(rows)
@@ -94,8 +100,9 @@ def test_the_default_manager_with_its_queue(ray_here: Any, make_config: Callable
     try:
         manager.generate_sequences(asked)
         tags = _wait(tq, uids)
-        assert [tags[uid]["status"] for uid in uids] == ["finished"] * N_GROUPS
-        keys = [f"{uid}_{session}_0" for uid in uids for session in range(N)]
+        # A fault that is raised costs its group, not the others; one that is masked costs nobody.
+        assert [tags[uid]["status"] for uid in uids] == ["finished"] * N_GROUPS + ["failure"]
+        keys = [f"{uid}_{session}_0" for uid in uids[:N_GROUPS] for session in range(N)]
         got = tq.kv_batch_get(keys=keys, partition_id="train")
         shown = scripted.tokenizer.encode(SHOWN_42, add_special_tokens=False)
         rewards = [[1.05], [1.05], [0.0], [0.0], [1.05], [1.05]]

@@ -277,6 +277,19 @@ async def test_a_mistake_in_the_entry_is_an_error_at_once(
     assert isinstance(fault, ConfigurationError)
 
 
+async def test_blocks_can_share_an_interpreter(make_config: Callable[..., Any]) -> None:
+    turns = [code("x = 6 * 7"), code("print(x)"), ANSWER]
+    worker = Worker(make_config(interpreter="session"), turns)
+    made = await worker.go()
+    assert made.non_tensor_batch["errors"].tolist() == [0.0]
+    assert worker.tokenizer.decode(response(made)[0]).count(SHOWN_42) == 1
+
+
+async def test_rewards_of_ones_own(make_config: Callable[..., Any]) -> None:
+    made = await Worker(make_config(reward="retool_env.reward:paper"), [ANSWER]).go()
+    assert made.batch["rm_scores"].sum() == 1.0
+
+
 async def test_a_sandbox_that_cannot_start_is_an_error_and_no_fault(make_config: Callable[..., Any]) -> None:
     config = make_config(sandbox={"python": "/no/such/python"})
     with pytest.raises(SandboxUnavailableError):
