@@ -71,7 +71,7 @@ def test_a_table_of_ones_own_is_found_by_its_name() -> None:
 
 
 def test_workers_of_a_machine_share_its_cores() -> None:
-    cores = os.cpu_count() or 1
+    cores = max(2, os.cpu_count() or 1)
     alone, shared = read({}).sandbox, read({}, workers_per_node=cores).sandbox
     assert alone.max_concurrency is None
     assert (shared.max_concurrency, shared.standby, shared.zygotes) == (4, 2, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -53,6 +54,7 @@ def questions() -> list[list[dict[str, str]]]:
 
 
 def test_the_legacy_manager(ray_here: Any, make_config: Callable[..., Any], scripted: Any) -> None:
+    import psutil
     from verl.experimental.agent_loop import AgentLoopManager
 
     config = make_config("actor_rollout_ref.rollout.agent.num_workers=3", max_resumes=0)
@@ -66,8 +68,15 @@ def test_the_legacy_manager(ray_here: Any, make_config: Callable[..., Any], scri
         ids, mask, _ = response(made, row)
         assert [id for id, sampled in zip(ids, mask, strict=True) if not sampled] == shown
     assert made.meta_info["timing"]["agent_loop/tool_calls/max"] > 0
+
+    # Each worker that ran code has a sandbox, which ends with it, though it is killed.
+    pids = ray_here.get([worker.__ray_call__.remote(lambda _: os.getpid()) for worker in manager.agent_loop_workers])
+    sandboxes = [psutil.Process(pid).children(recursive=True) for pid in pids]
+    assert sum(map(bool, sandboxes)) == 2  # the third worker's attempts were lost before any code
     for worker in manager.agent_loop_workers:
         ray_here.kill(worker)
+    _, alive = psutil.wait_procs([process for each in sandboxes for process in each], timeout=20)
+    assert alive == []
 
 
 def test_the_default_manager_with_its_queue(ray_here: Any, make_config: Callable[..., Any], scripted: Any) -> None:
@@ -85,7 +94,7 @@ def test_the_default_manager_with_its_queue(ray_here: Any, make_config: Callable
     )
     path = config.actor_rollout_ref.rollout.agent.agent_loop_config_path
     entries = OmegaConf.load(path)
-    OmegaConf.save([*entries, {**entries[0], "name": "strict", "on_fault": "raise"}], path)
+    OmegaConf.save(OmegaConf.create([*entries, {**entries[0], "name": "strict", "on_fault": "raise"}]), path)
     tq.init(config.transfer_queue)
     manager = AgentLoopManagerTQ.create(config, llm_client=scripted)
     n = N_GROUPS + 1
