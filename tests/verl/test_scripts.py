@@ -35,6 +35,25 @@ def test_verl_takes_and_reads_every_override(script: str, model: str, device: st
     assert f"trainer.device={'cuda' if device == 'gpu' else 'npu'}" in said
 
 
+def test_dynamic_sampling_and_the_tools_settings_are_taken() -> None:
+    from retool_verl.overrides import find_faults
+
+    more = [
+        "algorithm.filter_groups.enable=True",
+        "algorithm.filter_groups.metric=acc",
+        f"actor_rollout_ref.rollout.multi_turn.tool_config_path={ADAPTER / 'config' / 'tool.yaml'}",
+        "actor_rollout_ref.rollout.multi_turn.format=hermes",
+        "actor_rollout_ref.rollout.multi_turn.max_tool_response_length=1100",
+        "reward.custom_reward_function.path=pkg://retool_verl.reward",
+        "reward.custom_reward_function.name=compute_score",
+        "+reward.custom_reward_function.reward_kwargs.reward=paper",
+    ]
+    assert find_faults("ppo_trainer", [*overrides("grpo"), *more]) == []
+    readme = (ADAPTER / "README.md").read_text(encoding="utf-8")
+    for override in more:
+        assert override.partition("=")[0] in readme
+
+
 @pytest.mark.parametrize(
     ("override", "said"),
     [

@@ -27,6 +27,5 @@ launch python3 -m verl.trainer.main_ppo -- \
   critic.fsdp.use_torch_compile="$compile" \
   critic.fsdp.param_offload=True \
   critic.fsdp.optimizer_offload=True \
-  trainer.critic_warmup=20 \
   trainer.experiment_name="ppo-$MODEL" \
   "$@"
