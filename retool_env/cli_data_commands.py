@@ -76,9 +76,14 @@ def sft(
     limit: _Limit = None,
     template: _Template = None,
     max_turns: _MaxTurns = 16,
+    max_tool_calls: Annotated[int, typer.Option(min=1, help="Blocks or calls that the prompt states.")] = 16,
+    max_observation_chars: Annotated[int, typer.Option(min=100, help="Characters shown of an output.")] = 1024,
     timeout_s: _TimeoutS = 5.0,
+    memory_mb: Annotated[int, typer.Option(min=16, help="MiB of a block that the prompt states.")] = 512,
 ) -> None:
     """Writes solved problems for supervised training, in the form of the attempts that follow.
+
+    The limits are to be those of the training that follows, because the prompt states them.
 
     Exit code 1 if rows were left out; the first are shown, and the rest of the file is good.
     """
@@ -87,7 +92,10 @@ def sft(
         from retool_env.cli_data import SftOptions, write_sft
         from retool_env.config import EpisodeConfig
 
-        stated: dict[str, Any] = {"prompt_template": template, "max_turns": max_turns, "timeout_s": timeout_s}
+        stated: dict[str, Any] = {
+            "prompt_template": template, "max_turns": max_turns, "max_tool_calls": max_tool_calls,
+            "max_observation_chars": max_observation_chars, "timeout_s": timeout_s, "memory_mb": memory_mb,
+        }  # fmt: skip
         rules = EpisodeConfig(protocol=protocol, **stated)
         return write_sft(SftOptions(trainer, source, out, limit, rules), Console(), Console(stderr=True))
 

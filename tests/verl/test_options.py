@@ -48,7 +48,7 @@ def test_keys_go_where_they_belong(tmp_path: Path) -> None:
             "max_turn_tokens": 512,
             "turn_timeout_s": 60,
             "on_fault": "raise",
-            "sandbox": {"tier": "landlock", "timeout_s": 2, "packages": ["numpy"]},
+            "sandbox": {"tier": "landlock", "timeout_s": 2, "memory_mb": 300, "packages": ["numpy"]},
         },
         max_model_len=8192,
         template_options={"enable_thinking": False},
@@ -62,7 +62,8 @@ def test_keys_go_where_they_belong(tmp_path: Path) -> None:
     assert attempt.turn_timeout_s == 60
     assert attempt.on_fault == "raise"
     assert attempt.template_options == {"enable_thinking": False}
-    assert settings.sandbox == SandboxConfig(tier="landlock", timeout_s=2, packages=("numpy",))
+    assert settings.sandbox == SandboxConfig(tier="landlock", timeout_s=2, memory_mb=300, packages=("numpy",))
+    assert (attempt.episode.timeout_s, attempt.episode.memory_mb) == (2, 300)
 
 
 def test_a_table_of_ones_own_is_found_by_its_name() -> None:

@@ -93,13 +93,14 @@ def read_options(
         observation=options.get("max_observation_tokens"),
         min_turn=min(options.get("min_turn_tokens", 16), response_length),
     )
+    sandbox = _shared(_sandbox(options.get("sandbox")), workers_per_node)
     attempt = AttemptConfig(
-        episode=EpisodeConfig(**episode),
+        # The limits that a prompt states are those that hold.
+        episode=EpisodeConfig(**episode, timeout_s=sandbox.timeout_s, memory_mb=sandbox.memory_mb),
         budget=budget,
         template_options=dict(template_options or {}),
         **{"deadline_s": _DEADLINE_S} | {key: options[key] for key in _ATTEMPT if key in options},
     )
-    sandbox = _shared(_sandbox(options.get("sandbox")), workers_per_node)
     return Settings(attempt, sandbox, prompt_length, _folder(options.get("record")))
 
 
