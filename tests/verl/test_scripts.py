@@ -92,3 +92,13 @@ def test_the_tools_entry_is_read_by_verl() -> None:
 
     [tool] = load_all_tools(str(ADAPTER / "config" / "tool.yaml"), None)
     assert tool.name == "code_interpreter"
+
+
+def test_the_command_says_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
+    from retool_verl.overrides import main
+
+    good = "\n".join(overrides("grpo"))
+    assert main(["ppo_trainer"], good.splitlines()) == 0
+    assert main(["ppo_trainer"], [*good.splitlines(), "custom_reward_function.path=mine.py"]) == 1
+    assert "old layout" in capsys.readouterr().err
+    assert main([], []) == 2
