@@ -18,7 +18,7 @@ from retool_env.problems.cold_start import (
 )
 from retool_env.problems.rows import BadRow
 from retool_env.protocol.base import Answer, RunCode
-from retool_env.tools import ToolResult
+from retool_env.sandbox import ExecutionResult, ExecutionStatus
 
 from .retool_sft import ASKED, QUESTION, SAID, row
 
@@ -83,7 +83,7 @@ def test_an_episode_reads_a_demonstration_as_an_attempt(protocol: str) -> None:
         assert isinstance(action, RunCode)
         assert action.codes == (step.code,)
         assert action.kept == text
-        observation = episode.observe([ToolResult(step.output)])
+        observation = episode.observe([ExecutionResult(ExecutionStatus.OK, stdout=step.output)])
         if protocol == "code_tags":
             assert text + observation.text in messages[1]["content"]
         else:
@@ -99,7 +99,7 @@ def test_the_conversation_is_the_episodes_own() -> None:
     episode = Episode(Problem(id="p", question=QUESTION, answer="42"), rules)
     for step in shown.steps:
         episode.read(f"{step.text}\n<code>\n```python\n{step.code}\n```\n</code>")
-        episode.observe([ToolResult(step.output)])
+        episode.observe([ExecutionResult(ExecutionStatus.OK, stdout=step.output)])
     assert episode.messages()[-1]["content"] + shown.ending == demonstration_messages(shown, rules)[-1]["content"]
 
 
