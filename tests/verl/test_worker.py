@@ -290,8 +290,11 @@ async def test_rewards_of_ones_own(make_config: Callable[..., Any]) -> None:
     assert made.batch["rm_scores"].sum() == 1.0
 
 
-async def test_a_sandbox_that_cannot_start_is_an_error_and_no_fault(make_config: Callable[..., Any]) -> None:
-    config = make_config(sandbox={"python": "/no/such/python"})
+async def test_a_sandbox_that_cannot_start_is_an_error_and_no_fault(
+    make_config: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("retool_env.sandbox.kernel.landlock_abi", lambda: 0)  # an old kernel
+    config = make_config(sandbox={"tier": "landlock", "timeout_s": 7})
     with pytest.raises(SandboxUnavailableError):
         await Worker(config, [code("print(6 * 7)"), ANSWER]).go()
 
