@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rich.text import Text
 
+from retool_env.cold_start import demonstration_messages, read_demonstrations
 from retool_env.config import EpisodeConfig
 from retool_env.episode import Episode
 from retool_env.errors import ConfigurationError
 from retool_env.problems import Problem, load_problems
-from retool_env.problems.cold_start import demonstration_messages, read_demonstrations
 from retool_env.problems.export import write_rows
 from retool_env.problems.rows import BadRow
 from retool_env.protocol.observation import clean

@@ -12,7 +12,7 @@ from retool_env.config import EpisodeConfig
 from retool_env.episode import Episode
 from retool_env.problems import Problem, load_problems
 
-from .problems.retool_sft import QUESTION, row
+from .retool_sft import QUESTION, row
 
 runner = CliRunner()
 

@@ -12,7 +12,7 @@ import pytest
 from retool_env.cli_data import RlOptions, SftOptions, write_rl, write_sft
 from retool_env.config import EpisodeConfig
 
-from ..problems.retool_sft import row  # noqa: TID252 - `tests` is on no path
+from ..retool_sft import row  # noqa: TID252 - `tests` is on no path
 from ..tokenizers import load  # noqa: TID252
 from .test_worker import ANSWER, Worker, code
 

@@ -5,17 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from retool_env.config import EpisodeConfig
-from retool_env.episode import Episode
-from retool_env.errors import ConfigurationError, ProblemError
-from retool_env.problems import Problem
-from retool_env.problems.cold_start import (
+from retool_env.cold_start import (
     Demonstration,
     Step,
     demonstration_messages,
     read_demonstration,
     read_demonstrations,
 )
+from retool_env.config import EpisodeConfig
+from retool_env.episode import Episode
+from retool_env.errors import ConfigurationError, ProblemError
+from retool_env.problems import Problem
 from retool_env.problems.rows import BadRow
 from retool_env.protocol.base import Answer, RunCode
 from retool_env.sandbox import ExecutionResult, ExecutionStatus
