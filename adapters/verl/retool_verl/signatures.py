@@ -13,7 +13,7 @@ import inspect
 import sys
 from typing import Any, Final
 
-TESTED: Final = ("0.9.1",)
+TESTED: Final = ("0.9.1", "0.9.0")
 """Versions of verl that the whole test suite of this adapter ran with."""
 
 _AGENT_LOOP: Final = "verl.experimental.agent_loop.agent_loop"
