@@ -6,19 +6,15 @@ blocking and ``adrive`` by awaiting.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Generator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from retool_env.episode import Episode
+from retool_env.grading import Grade, agrade, agrade_answer, grade, grade_answer
 from retool_env.interpreter import Interpreter
 from retool_env.protocol.base import Action, Answer, EndReason, Feedback, Observation, RunCode
 from retool_env.sandbox.api import ExecutionResult
 from retool_env.tools import CODE_INTERPRETER, ToolCall, ToolResult
-
-if TYPE_CHECKING:
-    from retool_env.grading import Grade
 
 
 @dataclass(slots=True)
@@ -71,12 +67,10 @@ def drive(episode: Episode, action: Action, interpreter: Interpreter) -> TurnWor
     Raises:
         SandboxError: The sandbox cannot be made, or is closed.
     """
-    with _turn(episode, action, interpreter) as turn:
+    with _Turn(episode, action, interpreter) as turn:
         while (work := turn.work) is not None:
             answer: ExecutionResult | ToolResult | Grade
             if isinstance(work, _ToGrade):
-                from retool_env.grading import grade, grade_answer
-
                 judge = grade if work.is_turn else grade_answer
                 answer = judge(work.text, work.gold, preset=work.preset, limit_s=work.limit_s)
             elif work.name == CODE_INTERPRETER:
@@ -89,12 +83,10 @@ def drive(episode: Episode, action: Action, interpreter: Interpreter) -> TurnWor
 
 async def adrive(episode: Episode, action: Action, interpreter: Interpreter) -> TurnWork:
     """Does the same as ``drive`` without blocking the event loop."""
-    with _turn(episode, action, interpreter) as turn:
+    with _Turn(episode, action, interpreter) as turn:
         while (work := turn.work) is not None:
             answer: ExecutionResult | ToolResult | Grade
             if isinstance(work, _ToGrade):
-                from retool_env.grading import agrade, agrade_answer
-
                 judge = agrade if work.is_turn else agrade_answer
                 answer = await judge(work.text, work.gold, preset=work.preset, limit_s=work.limit_s)
             elif work.name == CODE_INTERPRETER:
@@ -106,17 +98,35 @@ async def adrive(episode: Episode, action: Action, interpreter: Interpreter) -> 
 
 
 class _Turn:
-    """What a turn asks for, one thing after the other.
+    """What a turn asks for, one thing after the other; a context.
+
+    At its end the interpreter is closed if the attempt is over, or cannot go on because something was raised.
 
     Attributes:
         done: What was done so far.
         work: What is to be done next; None at the end.
     """
 
+    __slots__ = ("_episode", "_interpreter", "_steps", "done", "work")
+
     def __init__(self, episode: Episode, action: Action, interpreter: Interpreter):
         self.done = TurnWork()
+        self.work: _Work | None = None
+        self._episode = episode
+        self._interpreter = interpreter
         self._steps = _steps(episode, action, interpreter, self.done)
-        self.work: _Work | None = next(self._steps, None)
+
+    def __enter__(self) -> _Turn:
+        try:
+            self.work = next(self._steps, None)
+        except BaseException:
+            self._interpreter.close()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
+        if kind is not None or self._episode.over:  # also KeyboardInterrupt and CancelledError
+            self._interpreter.close()
 
     def tell(self, answer: ExecutionResult | ToolResult | Grade) -> None:
         """Takes what came of ``work``, and goes on to the next."""
@@ -124,18 +134,6 @@ class _Turn:
             self.work = self._steps.send(answer)
         except StopIteration:
             self.work = None
-
-
-@contextmanager
-def _turn(episode: Episode, action: Action, interpreter: Interpreter) -> Iterator[_Turn]:
-    """Begins a turn; closes the interpreter when the attempt is over, or cannot go on because something was raised."""
-    try:
-        yield _Turn(episode, action, interpreter)
-    except BaseException:  # also KeyboardInterrupt and CancelledError
-        interpreter.close()
-        raise
-    if episode.over:
-        interpreter.close()
 
 
 def _steps(episode: Episode, action: Action, interpreter: Interpreter, done: TurnWork) -> _Steps:

@@ -14,9 +14,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from time import perf_counter
 from typing import Any, ClassVar, Final, Unpack, cast
 
@@ -319,9 +317,8 @@ class ReToolEnv(Exclusive, gymnasium.Env[str, str]):
             print_blocks(opening_blocks(self.trajectory()))
         return self._episode.prompt(), self._info(None)
 
-    @contextmanager
-    def _turn(self, text: str, finish: Finish, stop_reason: object) -> Iterator[_Turn]:
-        """Reads a turn, lets the caller do the work, and records both; the attempt is aborted if the work fails."""
+    def _turn(self, text: str, finish: Finish, stop_reason: object) -> _Turn:
+        """Reads a turn, for the caller to do the work in its context."""
         episode = self._episode
         if episode is None:
             raise ResetNeeded("step: no episode was begun: call reset() first")
@@ -331,17 +328,8 @@ class ReToolEnv(Exclusive, gymnasium.Env[str, str]):
             raise InvalidAction(f"step: an action is the text of one turn (str), got {type(text).__name__}")
         started = perf_counter()
         with checked_options():
-            turn = _Turn(episode.read(text, finish, stop_reason))
-        try:
-            yield turn
-        except BaseException:
-            if not episode.over:
-                episode.fail(EndReason.ABORTED)
-            raise
-        finally:
-            # The record is made when somebody asks for it: making it takes half as long as all the rest.
-            work = (turn.action, turn.done, perf_counter() - started)
-            self._unrecorded.append((text, finish, stop_reason, *work))
+            action = episode.read(text, finish, stop_reason)
+        return _Turn(episode, action, (text, finish, stop_reason), started, self._unrecorded)
 
     def _report(self, turn: _Turn) -> StepResult:
         """Returns what ``step`` returns for a turn whose work is done."""
@@ -379,10 +367,39 @@ class ReToolEnv(Exclusive, gymnasium.Env[str, str]):
         }
 
 
-@dataclass(slots=True)
 class _Turn:
-    action: Action
-    done: TurnWork = field(default_factory=TurnWork)
+    """The work for a turn, as a context: at its end it is to be recorded; if it fails, the attempt is aborted.
+
+    Attributes:
+        action: What the turn means.
+        done: What was done for it.
+    """
+
+    __slots__ = ("_episode", "_given", "_started", "_unrecorded", "action", "done")
+
+    def __init__(
+        self,
+        episode: Episode,
+        action: Action,
+        given: tuple[Any, ...],
+        started: float,
+        unrecorded: list[tuple[Any, ...]],
+    ):
+        self.action = action
+        self.done = TurnWork()
+        self._episode = episode
+        self._given = given
+        self._started = started
+        self._unrecorded = unrecorded
+
+    def __enter__(self) -> _Turn:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
+        if kind is not None and not self._episode.over:
+            self._episode.fail(EndReason.ABORTED)
+        # The record is made when somebody asks for it: making it takes half as long as all the rest.
+        self._unrecorded.append((*self._given, self.action, self.done, perf_counter() - self._started))
 
 
 def _status(result: ExecutionResult | ToolResult) -> str:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium
@@ -18,15 +17,17 @@ class InvalidOptionError(ConfigurationError, gymnasium.error.Error):
     """The caller's fault: an option of the environment, or of ``reset``, has a value that cannot work."""
 
 
-@contextmanager
-def checked_options() -> Iterator[None]:
-    """Makes a bad option gymnasium's kind of error as well as ours."""
-    try:
-        yield
-    except InvalidOptionError:
-        raise
-    except ConfigurationError as error:
-        raise InvalidOptionError(str(error)) from error
+class checked_options:  # noqa: N801 - used like contextlib's
+    """Makes a bad option gymnasium's kind of error as well as ours; a context."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, ConfigurationError) and not isinstance(error, InvalidOptionError):
+            raise InvalidOptionError(str(error)) from error
 
 
 def sandbox_config(sandbox: object) -> SandboxConfig:

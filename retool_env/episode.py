@@ -349,7 +349,9 @@ class Episode:
                 )
 
     def _check_restarts(self, calls: Sequence[ToolCall], restarted: Collection[int]) -> None:
-        if restarted and self.config.interpreter == "fresh":
+        if not restarted:
+            return
+        if self.config.interpreter == "fresh":
             raise EpisodeError("observe: restarted: every block has an interpreter of its own, so none is lost")
         possible = {number for number, call in enumerate(calls) if call.name == CODE_INTERPRETER}
         if not possible.issuperset(restarted):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError
@@ -15,24 +13,36 @@ class Exclusive:
     _closed = False
     _busy = False
 
-    @contextmanager
-    def _exclusive(self, name: str) -> Iterator[None]:
-        """Refuses a closed environment, and a call while another one is under way.
+    def _exclusive(self, name: str) -> _Call:
+        """Refuses, when it is entered, a closed environment, and a call while another one is under way.
 
         Args:
             name: The call, for messages.
         """
-        if self._closed:
-            raise ClosedEnvironmentError(f"{name}: the environment was closed; make a new one")
-        if self._busy:
-            raise AlreadyPendingCallError(
-                f"{name}: another call on this environment is not finished; use one environment for each episode", name
-            )
-        self._busy = True
-        try:
-            yield
-        finally:
-            self._busy = False
+        return _Call(self, name)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_busy": False}
+
+
+class _Call:
+    """A call on an environment, as a context: a class, because a generator's context costs several times as much."""
+
+    __slots__ = ("_env", "_name")
+
+    def __init__(self, env: Exclusive, name: str):
+        self._env = env
+        self._name = name
+
+    def __enter__(self) -> None:
+        env, name = self._env, self._name
+        if env._closed:
+            raise ClosedEnvironmentError(f"{name}: the environment was closed; make a new one")
+        if env._busy:
+            raise AlreadyPendingCallError(
+                f"{name}: another call on this environment is not finished; use one environment for each episode", name
+            )
+        env._busy = True
+
+    def __exit__(self, *_: object) -> None:
+        self._env._busy = False

@@ -143,13 +143,16 @@ def compute_reward(reward: str | RewardTable, facts: RewardFacts) -> Reward:
         RewardError: The table returned something that is not a finite number (nor named finite numbers).
     """
     value = get_reward_table(reward)(facts)
-    parts = value if isinstance(value, Mapping) else {"base": value, "tool_bonus": 0.0}
+    # An exact type is told at once; asking an abstract class takes longer than all the rest.
+    parts = value if type(value) is dict or isinstance(value, Mapping) else {"base": value, "tool_bonus": 0.0}
     breakdown = {str(name): _finite(part, name, reward) for name, part in parts.items()}
     total = sum(breakdown.values(), 0.0)
     return Reward(_finite(total, "total", reward), breakdown)
 
 
 def _finite(value: object, part: object, reward: str | RewardTable) -> float:
+    if type(value) is float and math.isfinite(value):
+        return value
     try:
         number = float(value)  # type: ignore[arg-type]  # whatever a custom table returns; numpy's numbers are welcome
     except (TypeError, ValueError, OverflowError):

@@ -44,18 +44,43 @@ class Block:
     content: object = None
 
 
-Close = Callable[[str, "re.Match[str]"], Block | None]
-"""Given the text and the match of an opener, returns the block, or None for an opener that is a mere mention.
+Close = Callable[[str, "re.Match[str]", "Seen"], Block | None]
+"""Given the text, the match of an opener and what was seen ahead, returns the block, or None for a mere mention.
 
 For linear time, a call that returns None may look only at text before the next opener, and one that returns a closed
-block only at text before its end; what must be looked for beyond is found with ``Ahead``.
+block only at text before its end; what must be looked for beyond is found with ``ahead``.
 """
 
-Rules = Mapping[str, tuple[str, Close]]
-"""From a kind to the regular expression of its opener and the function that closes it.
 
-An opener has no capturing group, is never empty, and matches what it matched when that is all the text there is.
-"""
+class Rules:
+    """The openers of a protocol's blocks, and how they close. Made once.
+
+    Attributes:
+        closes: From a kind to the function that closes a block of that kind.
+        kinds: From an opener to the kind, without thinking.
+        kinds_and_thinking: The same with it.
+        alike: All openers start like the tag of thinking.
+    """
+
+    def __init__(self, rules: Mapping[str, tuple[str, Close]], marks: Iterable[str] = ()):
+        """Prepares the searches.
+
+        Args:
+            rules: From a kind to the regular expression of its opener and the function that closes it. An opener has no
+                capturing group, is never empty, and matches what it matched when that is all the text there is.
+            marks: Other tags that the protocol looks for, for ``first``.
+        """
+        self.closes = {kind: close for kind, (_, close) in rules.items()}
+        self.kinds = {opener: kind for kind, (opener, _) in rules.items()}
+        # A search is several times faster where all that it is for starts with one character.
+        self.alike = all(opener[0] == _OPEN[0] for opener in self.kinds)
+        self.kinds_and_thinking = {**self.kinds, _OPEN: THINK}
+        self._marks = re.compile("|".join([*self.kinds, *THINK_TAGS, *marks]))
+
+    def first(self, text: str) -> int:
+        """Returns the offset of the first opener, tag of thinking or mark; -1 if there is none."""
+        match = self._marks.search(text)
+        return -1 if match is None else match.start()
 
 
 class Ahead:
@@ -78,7 +103,19 @@ class Ahead:
         return self._found
 
 
-def walk(text: str, rules: Rules, start: int | None = None) -> Iterator[Block]:
+Seen = dict["re.Pattern[str]", Ahead]
+"""What was seen ahead in one text."""
+
+
+def ahead(seen: Seen, pattern: re.Pattern[str], text: str, position: int) -> re.Match[str] | None:
+    """Returns the first match that starts at the position or after it; each is searched for once."""
+    found = seen.get(pattern)
+    if found is None:
+        found = seen[pattern] = Ahead(pattern, text)
+    return found.find(position)
+
+
+def walk(text: str, rules: Rules, first: int = 0) -> Iterator[Block]:
     """Yields the blocks outside closed thinking, and the closed thinking spans themselves, in order.
 
     An opener that never closes is yielded once with ``end`` None; later openers of that kind cannot close either and
@@ -87,33 +124,30 @@ def walk(text: str, rules: Rules, start: int | None = None) -> Iterator[Block]:
     Args:
         text: The turn.
         rules: The openers and how they close.
-        start: Where to begin. None is the start of the turn, with thinking that the prompt may have opened.
+        first: Before it there is no opener and no tag of thinking.
     """
-    position = _prompted_thinking(text, rules) if start is None else start
-    if position and start is None:
+    seen: Seen = {}
+    position = _prompted_thinking(text, rules, first, seen)
+    if position:
         yield Block(THINK, 0, position)
-    kinds = {opener: kind for kind, (opener, _) in rules.items()}
-    # A search is several times faster where all that it is for starts with one character.
-    alike = all(opener[0] == _OPEN[0] for opener in kinds)
-    if alike or text.find(_OPEN, position) >= 0:
-        kinds[_OPEN] = THINK
+    position = max(position, first)
+    thinking = rules.alike or text.find(_OPEN, position) >= 0
+    kinds = rules.kinds_and_thinking if thinking else rules.kinds
     pattern = _pattern(tuple(kinds))
     while pattern is not None and (match := pattern.search(text, position)):
         opener, kind = _which(match, kinds)
-        block = _thought(text, match) if kind == THINK else rules[kind][1](text, match)
+        block = _thought(text, match) if kind == THINK else rules.closes[kind](text, match, seen)
         if block is None:
             position = match.end()
         elif block.end is None:
-            del kinds[opener]
-            pattern = _pattern(tuple(kinds))
+            kinds, pattern = _without(kinds, opener)
             position = match.end()
             if kind != THINK:
                 yield block
         else:
             position = block.end
-            if kind == THINK and not alike and text.find(_OPEN, position) < 0:
-                del kinds[_OPEN]
-                pattern = _pattern(tuple(kinds))
+            if kind == THINK and not rules.alike and text.find(_OPEN, position) < 0:
+                kinds, pattern = _without(kinds, _OPEN)
             yield block
 
 
@@ -128,11 +162,11 @@ def blank(text: str, blocks: Iterable[Block]) -> str:
     return "".join([*parts, text[position:]])
 
 
-def starts_line(text: str, position: int) -> bool:
-    """Whether only blanks stand between the start of the line and the position (64 of them at most)."""
+def starts_line(text: str, position: int, blanks: str | None = None) -> bool:
+    """Whether only blanks (None: all white space) stand between the start of the line and the position; 64 at most."""
     before = text[max(0, position - 64) : position]
     _, newline, indent = before.rpartition("\n")
-    return not indent.strip() and (bool(newline) or position <= 64)
+    return not indent.strip(blanks) and (bool(newline) or position <= 64)
 
 
 def plain_close(kind: str, closer: str, follows: str | None = None) -> Close:
@@ -144,7 +178,7 @@ def plain_close(kind: str, closer: str, follows: str | None = None) -> Close:
         follows: They also count right after this tag, with at most 64 characters of white space between.
     """
 
-    def close(text: str, match: re.Match[str]) -> Block | None:
+    def close(text: str, match: re.Match[str], seen: Seen) -> Block | None:
         start = match.start()
         if not starts_line(text, start):
             window = 64 + len(follows or "")
@@ -160,6 +194,11 @@ def plain_close(kind: str, closer: str, follows: str | None = None) -> Close:
 def _pattern(openers: tuple[str, ...]) -> re.Pattern[str] | None:
     # No groups: without them the search skips from one possible first character to the next.
     return re.compile("|".join(openers)) if openers else None
+
+
+def _without(kinds: Mapping[str, str], opener: str) -> tuple[dict[str, str], re.Pattern[str] | None]:
+    left = {other: kind for other, kind in kinds.items() if other != opener}
+    return left, _pattern(tuple(left))
 
 
 def _which(match: re.Match[str], kinds: Mapping[str, str]) -> tuple[str, str]:
@@ -178,16 +217,16 @@ def _thought(text: str, match: re.Match[str]) -> Block:
     return Block(THINK, match.start(), end + len(_CLOSE) if more is None else more.end())
 
 
-def _prompted_thinking(text: str, rules: Rules) -> int:
+def _prompted_thinking(text: str, rules: Rules, first: int, seen: Seen) -> int:
     """Returns where thinking ends that the turn did not open itself; 0 if there is none."""
-    close = text.find(_CLOSE)
-    if close < 0 or text.find(_OPEN, 0, close) >= 0:
+    close = text.find(_CLOSE, first)
+    if close < 0 or text.find(_OPEN, first, close) >= 0:
         return 0
-    kinds = {opener: kind for kind, (opener, _) in rules.items()}
+    kinds = rules.kinds
     pattern = _pattern(tuple(kinds))
-    position = 0
+    position = first
     while pattern is not None and (match := pattern.search(text, position, close)):
-        block = rules[_which(match, kinds)[1]][1](text, match)
+        block = rules.closes[_which(match, kinds)[1]](text, match, seen)
         if block is not None and (block.end is None or isinstance(block.content, Malformed)):
             break
         if block is not None and block.end is not None and block.start < close < block.end:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 from retool_env.plain import plain_strings
-from retool_env.protocol.blocks import Block, Malformed, starts_line
+from retool_env.protocol.blocks import Block, Malformed, Seen, starts_line
 from retool_env.protocol.source import read_source
 from retool_env.tools import CODE_INTERPRETER, ToolCall, ToolRegistry
 
@@ -58,7 +58,7 @@ class WrittenCall:
     is_xml: bool = False
 
 
-def close_tagged(text: str, match: re.Match[str]) -> Block | None:
+def close_tagged(text: str, match: re.Match[str], seen: Seen) -> Block | None:
     """Reads a call in ``<tool_call>`` tags (a ``Close``); the content is a ``WrittenCall`` or ``Malformed``.
 
     A ``</tool_call>`` inside a JSON string or an XML parameter does not end the call. An opener that no call follows,
@@ -92,7 +92,7 @@ def close_tagged(text: str, match: re.Match[str]) -> Block | None:
     return Block(CALL, start, closer + len(_CLOSER), content or _UNCLOSED_TAG)
 
 
-def close_bare(text: str, match: re.Match[str]) -> Block | None:
+def close_bare(text: str, match: re.Match[str], seen: Seen) -> Block | None:
     """Reads an XML call without its ``<tool_call>`` (a ``Close``), which Qwen3-Coder often forgets.
 
     It must start a line, or it is a mention. A ``</tool_call>`` right after it belongs to it.

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from retool_env.protocol.answers import read_answer, read_prose
 from retool_env.protocol.base import Action, Ended, EndReason, Feedback, Limits, Message, Observation, Protocol, RunCode
-from retool_env.protocol.blocks import THINK_TAGS, Ahead, Block, Malformed, Rules, blank, plain_close, walk
+from retool_env.protocol.blocks import THINK_TAGS, Block, Malformed, Rules, Seen, ahead, blank, plain_close, walk
 from retool_env.protocol.prompts import opening_messages, require_code_only
 from retool_env.protocol.source import read_source
 from retool_env.tools import CODE_INTERPRETER, ToolCall, ToolRegistry
@@ -48,20 +48,23 @@ class CodeTags(Protocol):
 
     def parse(self, text: str, tools: ToolRegistry) -> Action:
         """Reads one turn; see the class for the rules."""
+        first = _RULES.first(text)
+        if first < 0:
+            return read_prose(text, text, fabricated=False)
         hidden: list[Block] = []
         mention = False
-        for block in walk(text, _rules(text)):
+        for block in walk(text, _RULES, first):
             if block.kind != "code":
                 hidden += [block] if block.end is not None else []
             elif block.end is not None:
-                return _run(text, block, any(other.kind == "interpreter" for other in hidden))
+                return _run(text, block, _invented(hidden))
             elif _OWN_LINE.match(text, block.start + len("<code>")):
-                return Ended(EndReason.INCOMPLETE, text, any(other.kind == "interpreter" for other in hidden))
+                return Ended(EndReason.INCOMPLETE, text, _invented(hidden))
             else:
                 mention = True
-        visible = blank(text, hidden)
-        fabricated = any(block.kind == "interpreter" for block in hidden) or "</interpreter>" in visible
-        start = visible.find("<answer>")
+        visible = blank(text, hidden) if hidden else text
+        fabricated = _invented(hidden) or visible.find("</interpreter>", first) >= 0
+        start = visible.find("<answer>", first)
         end = -1 if start < 0 else visible.find("</answer>", start)
         if end >= 0:
             start = visible.rfind("<answer>", start, end) + len("<answer>")
@@ -86,6 +89,10 @@ class CodeTags(Protocol):
         return Observation("\n" + "".join(f"<interpreter>\n{output}\n</interpreter>\n" for output in outputs))
 
 
+def _invented(hidden: list[Block]) -> bool:
+    return bool(hidden) and any(block.kind == "interpreter" for block in hidden)
+
+
 def _run(text: str, block: Block, fabricated: bool) -> Action:
     assert block.end is not None
     kept = text[: block.end]
@@ -96,28 +103,23 @@ def _run(text: str, block: Block, fabricated: bool) -> Action:
     return RunCode((ToolCall(CODE_INTERPRETER, {"code": source}),), kept, fabricated)
 
 
-def _rules(text: str) -> Rules:
-    fence_ends, line_blocks = Ahead(_FENCE_END, text), Ahead(_LINE_BLOCK, text)
-
-    def close(text: str, match: re.Match[str]) -> Block:
-        """Finds where a block ends, and where it really starts if this ``<code>`` is only a mention before it."""
-        start, inner = match.span()
-        end = text.find("</code>", inner)
-        if end < 0:
-            return Block("code", start, None)
-        if not _OWN_LINE.match(text, inner):
-            real = _real_start(text, inner, end)
-            if real >= 0:
-                start, inner = real, real + len("<code>")
-        fence = fence_ends.find(text.index("```", inner) + 3) if _FENCE.match(text, inner) else None
-        if fence:
-            # Not beyond the next block: then this one just lacks its closing fence.
-            following = line_blocks.find(end)
-            if following is None or fence.start() < following.start():
-                end = fence.end() - len("</code>")
-        return Block("code", start, end + len("</code>"), text[inner:end])
-
-    return {"code": ("<code>", close), "interpreter": _INTERPRETER}
+def _close(text: str, match: re.Match[str], seen: Seen) -> Block:
+    """Finds where a block ends, and where it really starts if this ``<code>`` is only a mention before it."""
+    start, inner = match.span()
+    end = text.find("</code>", inner)
+    if end < 0:
+        return Block("code", start, None)
+    if not _OWN_LINE.match(text, inner):
+        real = _real_start(text, inner, end)
+        if real >= 0:
+            start, inner = real, real + len("<code>")
+    fence = ahead(seen, _FENCE_END, text, text.index("```", inner) + 3) if _FENCE.match(text, inner) else None
+    if fence:
+        # Not beyond the next block: then this one just lacks its closing fence.
+        following = ahead(seen, _LINE_BLOCK, text, end)
+        if following is None or fence.start() < following.start():
+            end = fence.end() - len("</code>")
+    return Block("code", start, end + len("</code>"), text[inner:end])
 
 
 def _real_start(text: str, start: int, end: int) -> int:
@@ -129,4 +131,7 @@ def _real_start(text: str, start: int, end: int) -> int:
     return -1 if thought < 0 else text.find("<code>", thought, end)
 
 
-_INTERPRETER = ("<interpreter>", plain_close("interpreter", "</interpreter>"))
+_RULES = Rules(
+    {"code": ("<code>", _close), "interpreter": ("<interpreter>", plain_close("interpreter", "</interpreter>"))},
+    marks=("<answer>", "</interpreter>"),
+)

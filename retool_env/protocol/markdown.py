@@ -8,11 +8,12 @@ from typing import ClassVar
 
 from retool_env.protocol.answers import read_prose
 from retool_env.protocol.base import Action, Ended, EndReason, Feedback, Limits, Message, Observation, Protocol, RunCode
-from retool_env.protocol.blocks import THINK_TAGS, Block, Malformed, blank, starts_line, walk
+from retool_env.protocol.blocks import THINK_TAGS, Block, Malformed, Rules, blank, starts_line, walk
 from retool_env.protocol.prompts import opening_messages, require_code_only
 from retool_env.protocol.source import PYTHON_NAMES, read_source
 from retool_env.tools import CODE_INTERPRETER, ToolCall, ToolRegistry
 
+_BLANKS = " \t"  # what may stand before a fence
 _TICKS = "`(?<!``)`{2,}+"  # a whole run of backticks; starts with a literal, which the search can skip to
 _NAME = "|".join(sorted(PYTHON_NAMES, key=len, reverse=True))
 _PYTHON = _TICKS + rf"[ \t]*+(?i:{_NAME})(?![^\s])[^\n`]*+(?=\n|\Z)"
@@ -46,7 +47,15 @@ class Markdown(Protocol):
         """Reads one turn; see the class for the rules."""
         hidden: list[Block] = []
         fabricated = False
-        for block in walk(text, _RULES if _may_have_fence(text) else {}):  # one quick look spares most turns a slow one
+        fence = _first_fence(text)  # one quick look spares most turns a slow one
+        if fence < 0:
+            rules, first = _NO_FENCE, _NO_FENCE.first(text)
+            if first < 0:
+                return read_prose(text, text, fabricated)
+        else:
+            rules, thought = _RULES, _NO_FENCE.first(text)
+            first = fence if thought < 0 else min(fence, thought)
+        for block in walk(text, rules, first):
             if block.kind != "python":
                 fabricated = fabricated or block.kind == "output"
                 hidden += [block] if block.end is not None else []
@@ -54,7 +63,7 @@ class Markdown(Protocol):
                 return Ended(EndReason.INCOMPLETE, text, fabricated)
             else:
                 return _run(text, block, fabricated)
-        return read_prose(blank(text, hidden), text, fabricated)
+        return read_prose(blank(text, hidden) if hidden else text, text, fabricated)
 
     def messages(
         self, question: str, tools: ToolRegistry, limits: Limits, template: str | None = None
@@ -83,24 +92,24 @@ def _run(text: str, block: Block, fabricated: bool) -> Action:
     return RunCode((ToolCall(CODE_INTERPRETER, {"code": source}),), kept, fabricated)
 
 
-def _may_have_fence(text: str) -> bool:
-    """Whether a line starts, after blanks, with a fence that may be of Python or of output."""
+def _first_fence(text: str) -> int:
+    """Offset of the first fence that may be of Python or of output and starts a line, after blanks; -1 for none."""
     seen = 0
     for fence in _ANY.finditer(text):
         newline = text.rfind("\n", seen, fence.start())  # not further back, for linear time: a fence is no blank
-        if (newline >= 0 or seen == 0) and not text[newline + 1 : fence.start()].strip(" \t"):
-            return True
+        if (newline >= 0 or seen == 0) and not text[newline + 1 : fence.start()].strip(_BLANKS):
+            return fence.start()
         seen = fence.end()
-    return False
+    return -1
 
 
 def _close(kind: str, text: str, match: re.Match[str]) -> Block | None:
-    if not starts_line(text, match.start()):
+    if not starts_line(text, match.start(), _BLANKS):
         return None
     n_ticks = match.group().count("`")
     for line in _CLOSING.finditer(text, match.end()):
         indent = text[text.rfind("\n", 0, line.start()) + 1 : line.start()]
-        if len(line.group(1)) >= n_ticks and not indent.strip(" \t"):
+        if len(line.group(1)) >= n_ticks and not indent.strip(_BLANKS):
             return Block(kind, match.start(), line.end(1), text[match.start() : line.end(1)])
     stripped = text.rstrip()
     if stripped.endswith("`" * n_ticks) and len(stripped) > match.end():  # print(1)``` and the end of the turn
@@ -108,7 +117,10 @@ def _close(kind: str, text: str, match: re.Match[str]) -> Block | None:
     return Block(kind, match.start(), None)
 
 
-_RULES = {
-    "python": (_PYTHON, lambda text, match: _close("python", text, match)),
-    "output": (_OUTPUT, lambda text, match: _close("output", text, match)),
-}
+_RULES = Rules(
+    {
+        "python": (_PYTHON, lambda text, match, seen: _close("python", text, match)),
+        "output": (_OUTPUT, lambda text, match, seen: _close("output", text, match)),
+    }
+)
+_NO_FENCE = Rules({})

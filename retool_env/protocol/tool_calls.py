@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from retool_env.protocol.answers import read_prose
 from retool_env.protocol.base import Action, Ended, EndReason, Feedback, Limits, Message, Observation, Protocol, RunCode
-from retool_env.protocol.blocks import THINK_TAGS, Block, Malformed, blank, plain_close, walk
+from retool_env.protocol.blocks import THINK_TAGS, Block, Malformed, Rules, blank, plain_close, walk
 from retool_env.protocol.calls import CALL, WrittenCall, check_call, close_bare, close_tagged
 from retool_env.protocol.prompts import opening_messages
 from retool_env.tools import ToolCall, ToolRegistry
@@ -40,11 +40,14 @@ class ToolCalls(Protocol):
 
     def parse(self, text: str, tools: ToolRegistry) -> Action:
         """Reads one turn; see the class for the rules."""
+        first = _RULES.first(text)
+        if first < 0:
+            return read_prose(text, text, fabricated=False)
         calls: list[ToolCall] = []
         hidden: list[Block] = []
         end = 0
         fabricated = False
-        for block in walk(text, _RULES):
+        for block in walk(text, _RULES, first):
             if block.kind == _RESPONSE:
                 fabricated = True
                 if calls:
@@ -61,8 +64,8 @@ class ToolCalls(Protocol):
             calls.append(call)
         if calls:
             return RunCode(tuple(calls), text[:end], fabricated)
-        visible = blank(text, hidden)
-        return read_prose(visible, text, fabricated or "</tool_response>" in visible)
+        visible = blank(text, hidden) if hidden else text
+        return read_prose(visible, text, fabricated or visible.find("</tool_response>", first) >= 0)
 
     def messages(
         self, question: str, tools: ToolRegistry, limits: Limits, template: str | None = None
@@ -90,8 +93,11 @@ def _refuse(problem: object, kept: str, fabricated: bool, n_before: int) -> Feed
     return Feedback(message, kept, fabricated)
 
 
-_RULES = {
-    CALL: ("<tool_call>", close_tagged),
-    "bare": ("<function=", close_bare),
-    _RESPONSE: ("<tool_response>", plain_close(_RESPONSE, "</tool_response>", follows="</tool_call>")),
-}
+_RULES = Rules(
+    {
+        CALL: ("<tool_call>", close_tagged),
+        "bare": ("<function=", close_bare),
+        _RESPONSE: ("<tool_response>", plain_close(_RESPONSE, "</tool_response>", follows="</tool_call>")),
+    },
+    marks=("</tool_response>",),
+)

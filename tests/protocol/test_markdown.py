@@ -89,3 +89,9 @@ def test_the_prompt_states_the_rules_and_the_limits():
     (message,) = PROTOCOL.messages("What is 1+1?", ToolRegistry(), limits)
     for part in ("What is 1+1?", "```python", "```output", "\\boxed{...}", "5 seconds", "256 MB", "100 characters"):
         assert part in message["content"]
+
+
+def test_only_blanks_and_tabs_stand_before_a_fence_whatever_comes_before_it():
+    wide = "\u3000```python\nprint(1)\n```\n"
+    for text in (wide, "```output\n" + wide):
+        assert not isinstance(parse(text), RunCode)

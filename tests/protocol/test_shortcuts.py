@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 
 import pytest
-from hypothesis import example, given
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from retool_env.config import EpisodeConfig
@@ -14,9 +14,9 @@ from retool_env.grading import last_boxed
 from retool_env.problems import Problem
 from retool_env.protocol import get_protocol
 from retool_env.protocol.answers import read_answer, unquote
-from retool_env.protocol.blocks import Malformed
+from retool_env.protocol.blocks import Malformed, Rules
 from retool_env.protocol.calls import WrittenCall, check_call
-from retool_env.protocol.markdown import _may_have_fence
+from retool_env.protocol.markdown import _first_fence
 from retool_env.protocol.observation import clean, replace_surrogates
 from retool_env.protocol.source import dedent, read_source
 from retool_env.sandbox.api import ExecutionResult, ExecutionStatus
@@ -76,7 +76,38 @@ def test_plain_output_is_left_as_the_whole_cleaning_leaves_it(text: str) -> None
 @example("x ```python\n```python")
 def test_the_quick_look_for_fences_sees_lines_as_a_search_by_line_does(text: str) -> None:
     slow = re.search(r"^[ \t]*`{3,}[ \t]*(?=[pPiIo])(?:(?i:python3|ipython|python|py3|py)|output)", text, re.MULTILINE)
-    assert _may_have_fence(text) is (slow is not None)
+    assert _first_fence(text) == (-1 if slow is None else text.index("`", slow.start()))
+
+
+TAGS = pieces(
+    *("<code>", "</code>", "<interpreter>", "</interpreter>", "<answer>", "</answer>", "<think>", "</think>"),
+    *(
+        "<tool_call>",
+        "</tool_call>",
+        "<tool_response>",
+        "</tool_response>",
+        "<function=code_interpreter>",
+        "</function>",
+    ),
+    *("<parameter=code>", "</parameter>", '{"name": "code_interpreter", "arguments": {"code": "1"}}', "\\boxed{1}"),
+    *("```python", "```output", "```", "\n", " ", "x", "<"),
+)
+
+
+@pytest.mark.parametrize("name", ["code_tags", "tool_calls", "markdown"])
+@given(text=TAGS)
+@example(text="x </think> <code>1</code>")
+@example(text="x </interpreter> \\boxed{1}")
+@example(text="</tool_response>")
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_what_is_read_does_not_depend_on_where_the_reading_begins(
+    name: str, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    protocol, tools = get_protocol(name), ToolRegistry()
+    action = protocol.parse(text, tools)
+    with monkeypatch.context() as patch:
+        patch.setattr(Rules, "first", lambda rules, text: 0)  # all of it, as if there could be a tag anywhere
+        assert protocol.parse(text, tools) == action
 
 
 @given(st.dictionaries(st.sampled_from(["code", "x"]), st.one_of(st.text(max_size=5), st.integers()), max_size=2))
