@@ -232,11 +232,12 @@ class Episode:
         calls: tuple[ToolCall, ...] = ()
         if isinstance(self._action, RunCode):
             calls = self._action.calls
-            self._check_results(calls, results)
-            self._check_restarts(calls, restarted)
+            n_executions = self._check_results(calls, results)
+            if restarted:
+                self._check_restarts(calls, restarted)
             outputs = [self._show(result, number in restarted) for number, result in enumerate(results)]
             self._tool_calls += len(calls)
-            self._interpreter_calls += len(self._action.codes)
+            self._interpreter_calls += n_executions
         else:
             if results or restarted:
                 raise EpisodeError(f"observe: there was no call, so there can be no result, got {len(results)}")
@@ -335,22 +336,25 @@ class Episode:
             self._messages[-1]["content"] = "".join([self._messages[-1]["content"], *self._added])
             self._added.clear()
 
-    def _check_results(self, calls: Sequence[ToolCall], results: Sequence[ExecutionResult | ToolResult]) -> None:
+    def _check_results(self, calls: Sequence[ToolCall], results: Sequence[ExecutionResult | ToolResult]) -> int:
+        """Returns how many of the results are executions."""
         if len(results) != len(calls):
             raise EpisodeError(f"observe: {len(calls)} calls were made, got {len(results)} results")
+        n_executions = 0
         for call, result in zip(calls, results, strict=True):
             wanted = ExecutionResult if call.name == CODE_INTERPRETER else ToolResult
             if not isinstance(result, wanted):
                 raise EpisodeError(f"observe: {call.name} gives a {wanted.__name__}, got {type(result).__name__}")
-            if isinstance(result, ExecutionResult) and not result.status.ran:
-                raise EpisodeError(
-                    "observe: an execution is unavailable, which is not the code's output; "
-                    "call fail(EndReason.SANDBOX_UNAVAILABLE)"
-                )
+            if isinstance(result, ExecutionResult):
+                n_executions += 1
+                if not result.status.ran:
+                    raise EpisodeError(
+                        "observe: an execution is unavailable, which is not the code's output; "
+                        "call fail(EndReason.SANDBOX_UNAVAILABLE)"
+                    )
+        return n_executions
 
     def _check_restarts(self, calls: Sequence[ToolCall], restarted: Collection[int]) -> None:
-        if not restarted:
-            return
         if self.config.interpreter == "fresh":
             raise EpisodeError("observe: restarted: every block has an interpreter of its own, so none is lost")
         possible = {number for number, call in enumerate(calls) if call.name == CODE_INTERPRETER}

@@ -17,6 +17,7 @@ from typing import Final
 THINK: Final = "think"
 THINK_TAGS: Final = ("<think>", "</think>")
 _OPEN, _CLOSE = THINK_TAGS
+_THINKING = re.compile(f"{_OPEN}|{_CLOSE}")
 _MORE_THOUGHTS = re.compile(rf"(?:\s*+{_OPEN}[^<]*+{_CLOSE})*+")  # many short ones in a row count as one, for speed
 
 
@@ -75,12 +76,21 @@ class Rules:
         # A search is several times faster where all that it is for starts with one character.
         self.alike = all(opener[0] == _OPEN[0] for opener in self.kinds)
         self.kinds_and_thinking = {**self.kinds, _OPEN: THINK}
+        self._openers = {opener: re.compile(opener) for opener in self.kinds_and_thinking}
         self._marks = re.compile("|".join([*self.kinds, *THINK_TAGS, *marks]))
 
     def first(self, text: str) -> int:
         """Returns the offset of the first opener, tag of thinking or mark; -1 if there is none."""
         match = self._marks.search(text)
         return -1 if match is None else match.start()
+
+    def which(self, match: re.Match[str], kinds: Mapping[str, str]) -> tuple[str, str]:
+        """Returns the opener that matched, one of these, and its kind."""
+        found = match.group()
+        kind = kinds.get(found)
+        if kind is not None:
+            return found, kind
+        return next(item for item in kinds.items() if self._openers[item[0]].match(found))
 
 
 class Ahead:
@@ -115,7 +125,7 @@ def ahead(seen: Seen, pattern: re.Pattern[str], text: str, position: int) -> re.
     return found.find(position)
 
 
-def walk(text: str, rules: Rules, first: int = 0) -> Iterator[Block]:
+def walk(text: str, rules: Rules, first: int = 0, thinking: bool = True) -> Iterator[Block]:
     """Yields the blocks outside closed thinking, and the closed thinking spans themselves, in order.
 
     An opener that never closes is yielded once with ``end`` None; later openers of that kind cannot close either and
@@ -125,17 +135,21 @@ def walk(text: str, rules: Rules, first: int = 0) -> Iterator[Block]:
         text: The turn.
         rules: The openers and how they close.
         first: Before it there is no opener and no tag of thinking.
+        thinking: Whether there may be a tag of thinking at all.
     """
     seen: Seen = {}
-    position = _prompted_thinking(text, rules, first, seen)
-    if position:
-        yield Block(THINK, 0, position)
-    position = max(position, first)
-    thinking = rules.alike or text.find(_OPEN, position) >= 0
+    position = first
+    thinking = thinking and _THINKING.search(text, first) is not None
+    if thinking:
+        prompted = _prompted_thinking(text, rules, first, seen)
+        if prompted:
+            yield Block(THINK, 0, prompted)
+            position = prompted
+        thinking = rules.alike or text.find(_OPEN, position) >= 0
     kinds = rules.kinds_and_thinking if thinking else rules.kinds
     pattern = _pattern(tuple(kinds))
     while pattern is not None and (match := pattern.search(text, position)):
-        opener, kind = _which(match, kinds)
+        opener, kind = rules.which(match, kinds)
         block = _thought(text, match) if kind == THINK else rules.closes[kind](text, match, seen)
         if block is None:
             position = match.end()
@@ -201,14 +215,6 @@ def _without(kinds: Mapping[str, str], opener: str) -> tuple[dict[str, str], re.
     return left, _pattern(tuple(left))
 
 
-def _which(match: re.Match[str], kinds: Mapping[str, str]) -> tuple[str, str]:
-    """Returns the opener that matched and its kind."""
-    kind = kinds.get(match.group())
-    if kind is not None:
-        return match.group(), kind
-    return next(item for item in kinds.items() if re.match(item[0], match.group()))
-
-
 def _thought(text: str, match: re.Match[str]) -> Block:
     end = text.find(_CLOSE, match.end())
     if end < 0:
@@ -226,7 +232,7 @@ def _prompted_thinking(text: str, rules: Rules, first: int, seen: Seen) -> int:
     pattern = _pattern(tuple(kinds))
     position = first
     while pattern is not None and (match := pattern.search(text, position, close)):
-        block = rules.closes[_which(match, kinds)[1]](text, match, seen)
+        block = rules.closes[rules.which(match, kinds)[1]](text, match, seen)
         if block is not None and (block.end is None or isinstance(block.content, Malformed)):
             break
         if block is not None and block.end is not None and block.start < close < block.end:

@@ -48,14 +48,12 @@ class Markdown(Protocol):
         hidden: list[Block] = []
         fabricated = False
         fence = _first_fence(text)  # one quick look spares most turns a slow one
-        if fence < 0:
-            rules, first = _NO_FENCE, _NO_FENCE.first(text)
-            if first < 0:
-                return read_prose(text, text, fabricated)
-        else:
-            rules, thought = _RULES, _NO_FENCE.first(text)
-            first = fence if thought < 0 else min(fence, thought)
-        for block in walk(text, rules, first):
+        thought = _NO_FENCE.first(text)
+        if fence < 0 and thought < 0:
+            return read_prose(text, text, fabricated)
+        rules = _NO_FENCE if fence < 0 else _RULES
+        first = max(fence, thought) if fence < 0 or thought < 0 else min(fence, thought)
+        for block in walk(text, rules, first, thinking=thought >= 0):
             if block.kind != "python":
                 fabricated = fabricated or block.kind == "output"
                 hidden += [block] if block.end is not None else []

@@ -105,6 +105,8 @@ def describe(result: ExecutionResult, timeout_s: float, memory_mb: int, *, resta
         memory_mb: The memory limit that was enforced, in MiB.
         restarted: The interpreter that blocks share ended with this execution.
     """
+    if result.status is ExecutionStatus.OK and not (result.stderr or result.truncated or restarted):
+        return NO_OUTPUT if not result.stdout or result.stdout.isspace() else result.stdout  # nearly always so
     if result.status is ExecutionStatus.UNAVAILABLE:
         return "[the code interpreter is not available; this says nothing about the code]"
     # What a session says that had ended before the call is meant for the programmer who holds it.
