@@ -43,7 +43,8 @@ class Borrowing:
             made = result(outcome)
             if not self._rest(job, child, outcome):
                 if job.seat is not None and not outcome.survived:
-                    self._host.end_seat(job.seat, outcome.why_lost(job), at_fault=outcome.status.ran)
+                    # The calls that wait are refused by the host's thread: callbacks of futures swallow an interrupt.
+                    self._scheduler.lose(job.seat, outcome.why_lost(job), at_fault=outcome.status.ran)
                 self._give_back(job, child, outcome)
             return made
         except BaseException:  # such as KeyboardInterrupt: the program must not live on unwatched
@@ -119,5 +120,5 @@ class Borrowing:
             host.call_ended(seat, job, outcome)
         if ended is not None and not lost:
             nursery.discard(child)
-        elif not lost and child.seat is None:
+        elif not lost and (seat is None or seat.lost):
             child.kill()

@@ -87,10 +87,10 @@ class Calls:
         if host is None:
             return self._result(job, job.future.result())
         future = job.future  # made here: from now on the host's thread asks for it, too, and there must be only one
-        host.submit(job)
         try:
+            host.submit(job)
             outcome = await asyncio.wrap_future(future)
-        except asyncio.CancelledError:
+        except BaseException:  # such as CancelledError: the program must not live on unwatched
             host.cancel(job)
             raise
         return self._result(job, outcome)

@@ -8,6 +8,7 @@ A thread that is going to block anyway (``run_here``) may borrow a child: see ``
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import os
 import threading
@@ -53,11 +54,7 @@ class Host:
     """
 
     def __init__(self, tier: str, config: SandboxConfig):
-        """Starts the first zygote and the thread; more zygotes follow in the background.
-
-        Raises:
-            SandboxUnavailableError: The tier cannot run here.
-        """
+        """Makes one that is to be started. It may be closed at any moment from now on, also if its start fails."""
         self.tier = tier
         self._config = config
         self._cores = len(os.sched_getaffinity(0))
@@ -66,27 +63,31 @@ class Host:
         light = each if config.light and libraries else 0
         self._libraries = libraries if light else ()
         self._room = capacity(config, self._cores, each + light)
+        self._zygotes = (each, light)
         self._closing = False
+        self._begun = False
         self._over = False
         self.nurseries: list[Nursery] = []
         self.loop = Loop()
         self.scheduler = Scheduler(self.loop, self.nurseries, self._room, config.max_queue)
         self._borrowing = Borrowing(self)
         self.running = Running(self.loop, self._end)
-        slots = self._room.slots
-        first = self._nursery(launch.Plan(tier, config, slots))
-        self.nurseries.append(first)
-        try:
-            first.start_here()
-        except BaseException:  # it cannot run here, or an interrupt: nothing is left open
-            self.loop.close()
-            raise
-        self.nurseries += [self._nursery(launch.Plan(tier, config, slots)) for _ in range(each - 1)]
-        light_plan = launch.Plan(tier, config, slots, light=True, like=first.zygote)
-        self.nurseries += [self._nursery(light_plan) for _ in range(light)]
-        for nursery in self.nurseries[1:]:
-            nursery.start()
         self._thread = threading.Thread(target=self._run, name="retool-sandbox", daemon=True)
+
+    def start(self) -> None:
+        """Starts the first zygote and the thread, which starts the other zygotes.
+
+        Raises:
+            SandboxUnavailableError: The tier cannot run here.
+        """
+        each, light = self._zygotes
+        plan = launch.Plan(self.tier, self._config, self._room.slots)
+        first = self._nursery(plan)
+        self.nurseries.append(first)
+        first.start_here()
+        self.nurseries += [self._nursery(plan) for _ in range(each - 1)]
+        light_plan = dataclasses.replace(plan, light=True, like=first.zygote)
+        self.nurseries += [self._nursery(light_plan) for _ in range(light)]
         self._thread.start()
 
     def _nursery(self, plan: launch.Plan) -> Nursery:
@@ -209,7 +210,10 @@ class Host:
         with self.loop.lock:
             if self.loop.tell_last(self._begin_closing):
                 self.scheduler.admit_nobody()
-        if threading.current_thread() is not self._thread:
+            self._closing = self._closing or not self._begun  # the thread leaves all to us, should it begin now
+        if not self._begun:
+            self._shut_down()
+        elif threading.current_thread() is not self._thread:
             self._thread.join()
 
     def abandon(self) -> None:
@@ -230,6 +234,10 @@ class Host:
     # Called from the thread only.
 
     def _run(self) -> None:
+        with self.loop.lock:
+            if self._closing:
+                return
+            self._begun = True
         try:
             while not self._closing:
                 self._keep_supplied()
@@ -477,6 +485,8 @@ class Host:
             job.future.cancel()
 
     def _shut_down(self) -> None:
+        if self._over:
+            return
         self.loop.read_inbox()
         for job in self.running.jobs():
             if job.forking is not None:

@@ -190,41 +190,42 @@ def start(plan: Plan, holding: list[int] | None = None) -> ZygoteProcess:
         owner = fcntl.fcntl(pidfd, fcntl.F_DUPFD_CLOEXEC, 3)
         holding.append(owner)
         os.close(pidfd)
-    except OSError:  # no descriptor left
+    except BaseException:  # no descriptor left, or an interrupt
         if memory is not None:
             memory.remove()
         raise
-    python = (world.executable, "-S", "-s", "-P", "-B", "-X", "utf8", "-c", _BOOT, str(there.fileno()))
-    environment = _environment(world)
     try:
-        if tier == "nsjail":
-            jail = nsjail.Jail(
-                command=python,
-                environment=environment,
-                mounts=nsjail.jail_mounts(world, config.tmp_mb),
-                ids=_jail_ids(rights, uids, slots),
-                pass_fds=(there.fileno(),),
-            )
-            command = _supervised(jail, owner, memory)
-            # For what starts this interpreter and nsjail; the zygote gets the jail's environment.
-            env = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
-        else:
-            command, env = list(python), dict(item.split("=", 1) for item in environment)
-        zygote.process = subprocess.Popen(
-            command, pass_fds=[there.fileno(), owner], env=env, stdin=subprocess.DEVNULL,
-            stdout=zygote.log, stderr=zygote.log, cwd="/", start_new_session=True,
-        )  # fmt: skip
-        holding.remove(there.fileno())
-        there.close()
-        _send_start(here, owner, settings)
-        _handshake(zygote, plan, holding)
+        try:
+            python = (world.executable, "-S", "-s", "-P", "-B", "-X", "utf8", "-c", _BOOT, str(there.fileno()))
+            environment = _environment(world)
+            if tier == "nsjail":
+                jail = nsjail.Jail(
+                    command=python,
+                    environment=environment,
+                    mounts=nsjail.jail_mounts(world, config.tmp_mb),
+                    ids=_jail_ids(rights, uids, slots),
+                    pass_fds=(there.fileno(),),
+                )
+                command = _supervised(jail, owner, memory)
+                # For what starts this interpreter and nsjail; the zygote gets the jail's environment.
+                env = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
+            else:
+                command, env = list(python), dict(item.split("=", 1) for item in environment)
+            zygote.process = subprocess.Popen(
+                command, pass_fds=[there.fileno(), owner], env=env, stdin=subprocess.DEVNULL,
+                stdout=zygote.log, stderr=zygote.log, cwd="/", start_new_session=True,
+            )  # fmt: skip
+            holding.remove(there.fileno())
+            there.close()
+            _send_start(here, owner, settings)
+            _handshake(zygote, plan, holding)
+        finally:
+            holding.remove(owner)
+            os.close(owner)
     except BaseException:  # such as KeyboardInterrupt: no half-started zygote is left
         there.close()
         zygote.end()
         raise
-    finally:
-        holding.remove(owner)
-        os.close(owner)
     return zygote
 
 

@@ -58,9 +58,9 @@ class Loop:
         with self.lock:
             if self.closed:
                 return False
-            self.closed = True
             self._inbox.append(action)
             os.eventfd_write(self._wake, 1)
+            self.closed = True  # last: after an interrupt it may be told once more
             return True
 
     def watch(self, fd: int, handler: Callable[[], None]) -> None:

@@ -12,13 +12,13 @@ import math
 import os
 import signal
 import threading
-import weakref
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from retool_env.sandbox.api import ExecutionResult, ExecutionStatus
+from retool_env.sandbox.finalizer import Living
 
 SECONDS_BOUNDS: Final = tuple(
     float(f"{mantissa}e{exponent}") for exponent in range(-5, 3) for mantissa in (1, 1.5, 2.2, 3.3, 4.7, 6.8)
@@ -194,7 +194,7 @@ class _Series:
         return Histogram(self.bounds, tuple(self.counts), self.sum, self.max)
 
 
-_living: weakref.WeakSet[Metrics] = weakref.WeakSet()
+_living: Living[Metrics] = Living()
 
 
 class Metrics:
@@ -271,7 +271,7 @@ class Metrics:
 
 def _begin_after_fork() -> None:
     """In a forked process: whoever held a lock there is not here to give it back."""
-    for metrics in list(_living):
+    for metrics in _living.all():
         metrics._begin()
 
 

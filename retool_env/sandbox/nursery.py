@@ -109,7 +109,8 @@ class Nursery:
         Raises:
             SandboxUnavailableError: It cannot run here.
         """
-        self._adopt_zygote(launch.start(self.plan))
+        self.zygote = launch.start(self.plan)  # no call between: an interrupt would leave a zygote that nobody has
+        self._watch_zygote(self.zygote)
 
     def start(self) -> None:
         """Starts the zygote in a thread of its own."""
@@ -140,7 +141,8 @@ class Nursery:
         if started is None:
             self.deaths += 1
         else:
-            self._adopt_zygote(started)
+            self.zygote = started
+            self._watch_zygote(started)
 
     def take(self, cold: bool = False) -> Child | None:
         """Takes an idle child, or None.
@@ -342,8 +344,7 @@ class Nursery:
             with contextlib.suppress(OSError):
                 os.close(fd)
 
-    def _adopt_zygote(self, zygote: launch.ZygoteProcess) -> None:
-        self.zygote = zygote
+    def _watch_zygote(self, zygote: launch.ZygoteProcess) -> None:
         zygote.control.setblocking(False)
         self._watch(zygote.control.fileno(), self._hear)
         self._watch(zygote.pidfd, self._died)

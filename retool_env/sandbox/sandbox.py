@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import os
 import threading
 import warnings
-import weakref
 from typing import Any, Self
 
 from retool_env.errors import ConfigurationError, ForkError, SandboxClosedError, SandboxUnavailableError
 from retool_env.sandbox.calls import Calls
 from retool_env.sandbox.config import SandboxConfig
 from retool_env.sandbox.execution import Job
+from retool_env.sandbox.finalizer import Finalizer, Living
 from retool_env.sandbox.host import Host
 from retool_env.sandbox.launch import fork_obstacle
 from retool_env.sandbox.metrics import Metrics, SandboxMetrics
@@ -21,7 +22,7 @@ from retool_env.sandbox.session import Session
 _TIERS = ("nsjail", "landlock")
 """Best first: what ``auto`` tries, in this order."""
 
-_forked: weakref.WeakSet[Sandbox]
+_living: Living[Sandbox] = Living()
 
 
 class Sandbox(Calls):
@@ -54,8 +55,9 @@ class Sandbox(Calls):
         self._closed = False
         self._host: Host | None = None
         self._pid = os.getpid()
+        self._finalizer: Finalizer | None = None
+        _living.add(self)
         self._start()
-        _forked.add(self)
 
     @property
     def tier(self) -> str:
@@ -105,13 +107,13 @@ class Sandbox(Calls):
         return self._metrics.snapshot(**({} if host is None else host.gauges()))
 
     def close(self) -> None:
-        """Kills what runs and ends the zygote. May be called twice."""
+        """Kills what runs and ends the zygote. May be called twice, and again after an interrupt."""
         with self._lock:
             self._closed = True
-            host, self._host = self._host, None
+            host = self._host
         if host is not None:
-            self._finalizer.detach()
             host.close()
+            self._forget_host()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self
@@ -143,15 +145,33 @@ class Sandbox(Calls):
         return host
 
     def _start(self) -> None:
-        self._tier, self._host = _start_host(self.config)
-        self._finalizer = weakref.finalize(self, self._host.close)
+        problems = []
+        for tier in _tiers(self.config):
+            host = Host(tier, self.config)
+            try:
+                host.start()
+                self._forget_host()  # one that has ended by a bug of ours
+                self._finalizer = Finalizer(self, host.close)
+                self._tier, self._host = tier, host
+                return
+            except BaseException as error:  # it cannot run here, or an interrupt: nothing is left open
+                host.close()
+                if self.config.tier != "auto" or not isinstance(error, SandboxUnavailableError):
+                    raise
+                problems.append(str(error))
+        raise SandboxUnavailableError("no sandbox tier runs here (see `retool doctor`): " + "; ".join(problems))
+
+    def _forget_host(self) -> None:
+        finalizer, self._finalizer, self._host = self._finalizer, None, None
+        if finalizer is not None:
+            finalizer.detach()
 
     def _after_fork(self) -> None:
         """In a forked process: forgets the parent's zygote; the next use starts an own one."""
         self._lock = threading.Lock()
-        host, self._host = self._host, None
+        host = self._host
         if host is not None:
-            self._finalizer.detach()
+            self._forget_host()
             host.abandon()
 
 
@@ -172,7 +192,8 @@ def _configure(config: SandboxConfig | None, options: dict[str, Any]) -> Sandbox
         raise ConfigurationError(f"sandbox options: {problems}") from None
 
 
-def _start_host(config: SandboxConfig) -> tuple[str, Host]:
+def _tiers(config: SandboxConfig) -> tuple[str, ...]:
+    """Returns the tiers to try, in order."""
     if config.tier == "none":
         warnings.warn(
             "sandbox tier 'none' only limits resources: a program can read, change and send whatever this user can. "
@@ -180,21 +201,18 @@ def _start_host(config: SandboxConfig) -> tuple[str, Host]:
             RuntimeWarning,
             stacklevel=4,
         )
-    if config.tier != "auto":
-        return config.tier, Host(config.tier, config)
-    problems = []
-    for tier in _TIERS:
-        try:
-            return tier, Host(tier, config)
-        except SandboxUnavailableError as error:
-            problems.append(str(error))
-    raise SandboxUnavailableError("no sandbox tier runs here (see `retool doctor`): " + "; ".join(problems))
+    return _TIERS if config.tier == "auto" else (config.tier,)
 
 
 def _forget_after_fork() -> None:
-    for sandbox in list(_forked):
+    for sandbox in _living.all():
         sandbox._after_fork()
 
 
-_forked = weakref.WeakSet()
+def _close_at_exit() -> None:
+    for sandbox in _living.all():
+        sandbox.close()
+
+
 os.register_at_fork(after_in_child=_forget_after_fork)
+atexit.register(_close_at_exit)

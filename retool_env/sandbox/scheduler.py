@@ -157,6 +157,11 @@ class Scheduler:
             job.returned = True
             return bool(self.queue) or job.call == 1
 
+    def lose(self, seat: Seat, why: str, at_fault: bool) -> None:
+        """Notes that a session has ended; ``end_seat`` is to follow."""
+        with self._loop.lock:
+            seat.lose(why, at_fault)
+
     # Called from the host's thread only.
 
     def enqueue(self, job: Job) -> bool:
@@ -261,14 +266,12 @@ class Scheduler:
                 self.seats.rest(seat)
 
     def end_seat(self, seat: Seat, why: str, at_fault: bool) -> list[Job]:
-        """Ends a session, if it is not lost yet: kills its process and frees its place.
+        """Ends a session: kills its process and frees its place. May be told again.
 
         Returns:
             The calls that wait, in their order, which are to be refused.
         """
         with self._loop.lock:
-            if seat.lost:
-                return []
             child, current = seat.child, seat.current
             seat.lose(why, at_fault)
             self.seats.discard(seat)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import weakref
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from retool_env.errors import ForkError, SandboxClosedError
 from retool_env.sandbox.api import ExecutionStatus
 from retool_env.sandbox.calls import Calls
 from retool_env.sandbox.execution import Job, Outcome
+from retool_env.sandbox.finalizer import Finalizer
 from retool_env.sandbox.seats import Seat
 
 if TYPE_CHECKING:
@@ -46,8 +46,7 @@ class Session(Calls):
         self._host = host
         self._seat: Seat = seat
         self._closed = False
-        self._finalizer = weakref.finalize(self, host.close_seat, seat)
-        self._finalizer.atexit = False  # the sandbox's end is its end
+        self._finalizer = Finalizer(self, lambda: host.close_seat(seat))
 
     @property
     def closed(self) -> bool:
@@ -120,7 +119,8 @@ class Session(Calls):
     def close(self) -> None:
         """Ends it. May be called twice."""
         self._closed = True
-        self._finalizer()
+        self._host.close_seat(self._seat)
+        self._finalizer.detach()  # last: after an interrupt it does the rest
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a session cannot be copied or pickled: it is a running process")

@@ -19,6 +19,8 @@ from retool_env.grading import WorkerStartError, agrade, agrade_answer, check_go
 from retool_env.grading import symbolic as symbolic_module
 from retool_env.grading.symbolic import WORKERS
 
+from ..interrupts import interrupted  # noqa: TID252 - `tests` is on no path
+
 HANGS = ["(1+x)^{5000000}", r"9^{9^{9^9}}", r"\sin(\sin(\exp(\exp(\exp(3)))+3))"]
 HUNGRY = r"\lfloor 2^{2^{34}} \rfloor"  # an integer of 2 GiB
 
@@ -437,21 +439,8 @@ def test_time_without_a_core_does_not_count() -> None:
 
 def test_an_interrupted_call_leaves_no_worker_behind() -> None:
     worker = running_worker()
-
-    class Interrupt(BaseException):
-        pass
-
-    def interrupt(*_: object) -> None:
-        raise Interrupt
-
-    previous = signal.signal(signal.SIGALRM, interrupt)
-    try:
-        signal.setitimer(signal.ITIMER_REAL, 0.3)
-        with pytest.raises(Interrupt):
-            grade_answer(HANGS[0], "x", limit_s=30)
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, previous)
+    with interrupted(after_s=0.3):
+        grade_answer(HANGS[0], "x", limit_s=30)
     assert symbolic()
     assert WORKERS.pids != [worker]
     assert len(WORKERS.pids) == 1

@@ -5,6 +5,7 @@ What hangs when it goes wrong runs in a process of its own, which a time limit e
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import json
 import os
@@ -20,6 +21,7 @@ import pytest
 from retool_env.sandbox import host, launch
 from retool_env.sandbox.nursery import Nursery
 
+from ..interrupts import interrupted  # noqa: TID252 - `tests` is on no path
 from .conftest import assert_at_rest, is_at_rest, wait_until
 
 needs_forks = pytest.mark.skipif(launch.fork_obstacle("landlock") != "", reason=launch.fork_obstacle("landlock"))
@@ -106,6 +108,8 @@ ways = {
     "submit": lambda session: session.submit("x = 1"),
     "fork": lambda session: session.fork(),
     "open": lambda session: sandbox.session(),
+    "close": lambda session: session.close(),
+    "fresh": lambda session: sandbox.run("x = 1"),
 }
 tier, way = sys.argv[1:]
 with Sandbox(tier=tier, preload=()) as sandbox:
@@ -123,8 +127,8 @@ with Sandbox(tier=tier, preload=()) as sandbox:
         finally:
             sys.setprofile(None)
         try:
-            after = session.submit("print(x)").result(10)
-            if after.stdout.strip() not in ("0", "1") and after.error_class != "SessionLost":
+            after = None if session.closed else session.submit("print(x)").result(10)
+            if after and after.stdout.strip() not in ("0", "1") and after.error_class != "SessionLost":
                 stuck.append([moment, after.stderr])
         except TimeoutError:
             stuck.append(moment)
@@ -137,10 +141,76 @@ with Sandbox(tier=tier, preload=()) as sandbox:
     while (host.scheduler.busy or host.scheduler.seats) and time.monotonic() < deadline:
         time.sleep(0.01)
     left = [len(host.scheduler.busy), len(host.scheduler.seats), host.scheduler.waiting]
-    print(json.dumps([moment > 15, stuck, left, sandbox.run("print(1)").stdout]), flush=True)
+    print(json.dumps([moment > 10, stuck, left, sandbox.run("print(1)").stdout]), flush=True)
     sys.stderr.write(f"{moment} moments")
     if stuck:
         os._exit(0)
+"""
+
+
+START = """
+import json, os, sys, threading, time
+from retool_env.sandbox import Sandbox
+
+def moments(work, last):
+    # Does it, counting the moments at which a handler may run; raises KeyboardInterrupt at the last one.
+    n = 0
+    def look(frame, event, argument):
+        nonlocal n
+        if event in ("call", "c_return"):
+            n += 1
+            if n == last:
+                sys.setprofile(None)
+                raise KeyboardInterrupt
+    sys.setprofile(look)
+    try:
+        work()
+    except KeyboardInterrupt:
+        return last
+    finally:
+        sys.setprofile(None)
+    return n
+
+def left():
+    others = [entry for entry in os.listdir("/proc") if entry.isdigit() and int(entry) != os.getpid()]
+    return [pid for pid in others if open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[1] == str(os.getpid())]
+
+def start():
+    global sandbox
+    sandbox = Sandbox(tier=sys.argv[1], preload=(), light=False)
+
+def check(what):
+    deadline = time.monotonic() + 10
+    while True:
+        try:
+            processes = left()
+        except OSError:  # one ended while it was looked at
+            continue
+        if not processes:
+            return
+        if time.monotonic() > deadline:
+            bad.append([what, processes])
+            return
+        time.sleep(0.01)
+
+bad, sandbox = [], None
+start()
+sandbox.close()
+n_start = moments(start, 0)
+n_close = moments(lambda: sandbox.close(), 0)
+for last in sorted({*range(1, n_start, n_start // 12), *range(n_start - 12, n_start)}):
+    sandbox = None
+    moments(start, last)
+    if sandbox is not None:  # the interrupt came after it
+        sandbox.close()
+    check(["start", last])
+for last in range(1, n_close + 1):
+    start()
+    moments(lambda: sandbox.close(), last)
+    sandbox.close()
+    check(["close", last])
+start()
+print(json.dumps([sandbox.run("print(1)").stdout, bad, n_close > 5]))
 """
 
 
@@ -158,22 +228,60 @@ class TestWhereNobodyExpectsACall:
 
 
 class TestInterrupts:
-    @pytest.mark.parametrize("way", ["run", "end", "submit", "open", pytest.param("fork", marks=needs_forks)])
+    @pytest.mark.parametrize(
+        "way", ["run", "fresh", "end", "submit", "open", "close", pytest.param("fork", marks=needs_forks)]
+    )
     def test_at_each_moment_of_a_call(self, tier, make_sandbox, way):
         """The session has its state or is lost, and no place is taken for ever."""
         make_sandbox(tier=tier, preload=()).close()
         assert run_script(INTERRUPT, tier, way) == [True, [], [0, 0, 0], "1\n"]
+
+    @pytest.mark.slow
+    def test_as_a_sandbox_starts_and_ends(self, tier, make_sandbox):
+        """Nothing is left of one that nobody has; one that was not closed can be closed again."""
+        make_sandbox(tier=tier, preload=()).close()
+        assert run_script(START, tier, limit_s=200) == ["1\n", [], True]
+
+    def test_before_an_awaited_call_is_awaited(self, tier_sandbox, monkeypatch):
+        def interrupt(future):
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(asyncio, "wrap_future", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            tier_sandbox.arun("while True: pass", timeout_s=60).send(None)
+        assert_at_rest(tier_sandbox)
+
+    def test_callbacks_of_refused_calls_do_not_run_in_the_thread_of_another(self, tier, make_sandbox):
+        """It may be the main thread, and what a signal's handler raises in a callback is swallowed."""
+        sandbox = make_sandbox(tier=tier, preload=(), max_output_bytes=1024)
+        session = sandbox.session()
+        session.run("x = 1")
+        threads, answered = [], threading.Event()
+
+        def note(future):
+            threads.append(threading.current_thread())
+            answered.set()
+
+        def submit():
+            wait_until(lambda: session._seat.current is not None, "the call runs")
+            session.submit("x").add_done_callback(note)
+
+        other = threading.Thread(target=submit)
+        other.start()
+        result = session.run("import time; time.sleep(0.3); print('-' * 3000)")
+        assert (result.status, session.alive) == ("output_limit", False)
+        other.join()
+        assert answered.wait(30)
+        assert threading.current_thread() not in threads
+        assert_at_rest(sandbox)
 
     def test_while_a_call_waits_for_another(self, tier_sandbox):
         """It is not run any more."""
         with tier_sandbox.session() as session:
             session.run("x = 0")
             running = session.submit("import time; time.sleep(1)")
-            timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
-            timer.start()
-            with pytest.raises(KeyboardInterrupt):
+            with interrupted(after_s=0.2):
                 session.run("x = 1")
-            timer.join()
             assert running.result().status == "ok"
             assert session.run("print(x)").stdout == "0\n"
 
@@ -184,11 +292,8 @@ class TestInterrupts:
             trunk.run("x = 0")
             before = tier_sandbox.metrics().sessions
             running = trunk.submit("import time; time.sleep(1)")
-            timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
-            timer.start()
-            with pytest.raises(KeyboardInterrupt):
+            with interrupted(after_s=0.2):
                 trunk.fork()
-            timer.join()
             assert running.result().status == "ok"
             assert trunk.run("print(x)").stdout == "0\n"
             assert tier_sandbox.metrics().sessions == before

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import subprocess
 import sys
 import textwrap
@@ -17,6 +16,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
+from ..interrupts import interrupted  # noqa: TID252 - `tests` is on no path
 from .conftest import assert_at_rest, is_gone, wait_until, zygotes_of
 
 
@@ -83,11 +83,8 @@ class TestThreadsAndLoops:
 
     def test_an_interrupt_ends_the_program_and_not_the_sandbox(self, tier_sandbox):
         """Ctrl-C in a call that blocks."""
-        timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
-        timer.start()
-        with pytest.raises(KeyboardInterrupt):
+        with interrupted(after_s=0.3):
             tier_sandbox.run("while True: pass", timeout_s=60)
-        timer.join()
         assert tier_sandbox.run("print(1)").stdout == "1\n"
         assert_at_rest(tier_sandbox)
 
