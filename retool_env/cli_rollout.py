@@ -169,10 +169,11 @@ async def _run(
     from retool_env.rollout.progress import Display
     from retool_env.rollout.progress import run_figures as figures_of
     from retool_env.rollout.runner import run as make_attempts
+    from retool_env.rollout.runner import settled_heap
 
     balancer = Balancer(engines, wait_s=options.wait_s)
     try:
-        with _sandbox(options) as sandbox:
+        with settled_heap(), _sandbox(options) as sandbox:
             try:
                 async with Display(figures, sandbox, errors, every_s=options.every_s).shown():
                     await make_attempts(

@@ -35,6 +35,7 @@ from retool_env.protocol.base import (
     EndReason,
     Feedback,
     Finish,
+    Limits,
     Message,
     Observation,
     RunCode,
@@ -229,21 +230,19 @@ class Episode:
                 restarted where none is shared.
         """
         self._expect(_Awaits.RESULTS)
-        calls: tuple[ToolCall, ...] = ()
         if isinstance(self._action, RunCode):
             calls = self._action.calls
             n_executions = self._check_results(calls, results)
             if restarted:
                 self._check_restarts(calls, restarted)
-            outputs = [self._show(result, number in restarted) for number, result in enumerate(results)]
+            observation = self._shown(calls, results, restarted)
             self._tool_calls += len(calls)
             self._interpreter_calls += n_executions
         else:
             if results or restarted:
                 raise EpisodeError(f"observe: there was no call, so there can be no result, got {len(results)}")
             assert isinstance(self._action, Feedback)
-            outputs = [self._show(ToolResult(self._action.message, is_error=True))]
-        observation = self._protocol.observe(outputs, calls)
+            observation = self._rendered((), [ToolResult(self._action.message, is_error=True)], (), self._limits)
         self._observations += 1
         if observation.messages:
             self._join()
@@ -361,9 +360,25 @@ class Episode:
         if not possible.issuperset(restarted):
             raise EpisodeError(f"observe: restarted: {sorted(restarted)} are not all results of {CODE_INTERPRETER}")
 
-    def _show(self, result: ExecutionResult | ToolResult, restarted: bool = False) -> str:
-        """Returns what the policy reads of a result: clean, no longer than allowed, and without a protocol's tags."""
-        return render(result, self._limits, self._markers, restarted=restarted)
+    def _shown(
+        self, calls: Sequence[ToolCall], results: Sequence[ExecutionResult | ToolResult], restarted: Collection[int]
+    ) -> Observation:
+        """Returns what the policy sees of results."""
+        return self._rendered(calls, results, restarted, self._limits)
+
+    def _rendered(
+        self,
+        calls: Sequence[ToolCall],
+        results: Sequence[ExecutionResult | ToolResult],
+        restarted: Collection[int],
+        limits: Limits,
+    ) -> Observation:
+        """Returns results as the policy reads them: clean, no longer than allowed, and without a protocol's tags."""
+        outputs = [
+            render(result, limits, self._markers, restarted=number in restarted)
+            for number, result in enumerate(results)
+        ]
+        return self._protocol.observe(outputs, calls)
 
     def _end(self, reason: EndReason) -> None:
         self._ended = reason

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import fields
 from typing import Any, Final
 
 from retool_env._version import __version__
 from retool_env.config import EpisodeConfig
 from retool_env.driver import TurnWork
 from retool_env.episode import Episode
+from retool_env.outcome import Outcome
 from retool_env.protocol.base import Action, Answer, Ended, Feedback, Finish, RunCode
 from retool_env.sandbox.api import ExecutionResult
 from retool_env.tools import ToolResult
 from retool_env.trajectory import (
-    CallRecord,
-    ExecutionRecord,
-    GradeRecord,
     OutcomeRecord,
     RulesRecord,
-    ToolRecord,
     Trajectory,
     TurnRecord,
 )
@@ -31,6 +28,10 @@ ACTION_NAMES: Final[Mapping[type, str]] = {
     Ended: "ended",
 }
 """What records and infos call the actions."""
+
+_EXECUTION_FIELDS: Final = tuple(field.name for field in fields(ExecutionResult))
+_OUTCOME_FIELDS: Final = tuple(field.name for field in fields(Outcome))
+_RULES_FIELDS: Final = tuple(set(RulesRecord.model_fields) - {"reward", "tools"})
 
 
 class Recorder:
@@ -67,21 +68,21 @@ class Recorder:
             "kept": action.kept,
             "fabricated": action.fabricated,
             "message": action.message if isinstance(action, Feedback) else "",
-            "results": tuple(_result(result, number in done.restarted) for number, result in enumerate(done.results)),
+            "results": [_result(result, number in done.restarted) for number, result in enumerate(done.results)],
             "retries": done.retries,
             "observation": "" if done.observation is None else done.observation.text,
             "elapsed_s": elapsed_s,
         }
         if isinstance(action, RunCode):
-            record["calls"] = tuple(CallRecord(name=call.name, arguments=call.arguments) for call in action.calls)
+            record["calls"] = [{"name": call.name, "arguments": call.arguments} for call in action.calls]
         if done.grade is not None:
-            record["grade"] = GradeRecord(
-                correct=done.grade.correct,
-                method=done.grade.method,
-                reason=done.grade.reason,
-                timed_out=done.grade.timed_out,
-                elapsed_s=done.grade.elapsed_s,
-            )
+            record["grade"] = {
+                "correct": done.grade.correct,
+                "method": done.grade.method,
+                "reason": done.grade.reason,
+                "timed_out": done.grade.timed_out,
+                "elapsed_s": done.grade.elapsed_s,
+            }
         self._turns.append(TurnRecord(**record))
 
     def trajectory(self, sandbox_tier: str | None) -> Trajectory:
@@ -94,7 +95,7 @@ class Recorder:
             RewardError: The attempt is over and its custom reward table returned something not finite.
         """
         episode = self._episode
-        outcome = OutcomeRecord(**_fields(episode.outcome())) if episode.over else None
+        outcome = _outcome(episode.outcome()) if episode.over else None
         return Trajectory(
             package_version=__version__,
             problem=episode.problem,
@@ -107,20 +108,21 @@ class Recorder:
         )
 
 
-def _fields(outcome: Any) -> dict[str, Any]:
-    return {**asdict(outcome), "breakdown": dict(outcome.breakdown)}
+def _outcome(outcome: Outcome) -> OutcomeRecord:
+    values = {name: getattr(outcome, name) for name in _OUTCOME_FIELDS}
+    return OutcomeRecord(**{**values, "breakdown": dict(outcome.breakdown)})
 
 
-def _result(result: ExecutionResult | ToolResult, restarted: bool) -> ExecutionRecord | ToolRecord:
-    if isinstance(result, ExecutionResult):
-        return ExecutionRecord(**asdict(result), restarted=restarted)
-    return ToolRecord(**asdict(result))
+def _result(result: ExecutionResult | ToolResult, restarted: bool) -> dict[str, Any]:
+    if isinstance(result, ToolResult):
+        return {"kind": "tool", "text": result.text, "is_error": result.is_error}
+    fields: dict[str, Any] = {name: getattr(result, name) for name in _EXECUTION_FIELDS}
+    return {"kind": "execution", **fields, "restarted": restarted}
 
 
 def _rules(config: EpisodeConfig) -> RulesRecord:
-    same = set(RulesRecord.model_fields) - {"reward", "tools"}
     return RulesRecord(
         reward=config.reward_name,
         tools=tuple(tool.name for tool in config.tools),
-        **{name: getattr(config, name) for name in same},
+        **{name: getattr(config, name) for name in _RULES_FIELDS},
     )

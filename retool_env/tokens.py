@@ -33,7 +33,7 @@ from retool_env.protocol.base import Message
 from retool_env.tokenizer import TokenCodec
 
 _SEAM_IDS: Final = 64
-_FEW_SEAM_IDS: Final = 16
+_FEW_SEAM_IDS: Final = 10
 _SEAM_CHARS: Final = 8
 
 
@@ -131,10 +131,10 @@ class TokenTrajectory:
         self.exact = True
         self._tools = tuple(tools)
         self._text = prompt
-        self._seam = ("", "")
+        self._turn: tuple[str, int] | None = None  # the last piece is this kept text, so much of its end put back
         self._last = Segment("prompt", tuple(prompt_ids), (0.0,) * len(prompt_ids), None)
         self._length = self.n_prompt
-        self._lists: tuple[list[int], list[int], list[float]] | None = None
+        self._ids = list(prompt_ids)  # branches share it: those of this one are the first `_length`
 
     @classmethod
     def open(
@@ -159,42 +159,42 @@ class TokenTrajectory:
     @property
     def ids(self) -> list[int]:
         """All tokens, prompt first: what the engine continues. A new list."""
-        return self._assembled()[0][: self._length]
+        return self._ids[: self._length]
 
     @property
     def mask(self) -> list[int]:
         """1 for each token that the policy sampled, else 0. A new list."""
-        return self._assembled()[1][: self._length]
+        return _mask(self.segments())
 
     @property
     def logprobs(self) -> list[float]:
         """The logprob of each token that the policy sampled, as the engine gave it, else 0.0. A new list."""
-        return self._assembled()[2][: self._length]
+        return _logprobs(self.segments())
 
     @property
     def prompt_ids(self) -> list[int]:
         """The tokens of the prompt."""
-        return self._assembled()[0][: self.n_prompt]
+        return self._ids[: self.n_prompt]
 
     @property
     def response_ids(self) -> list[int]:
         """The tokens after the prompt."""
-        return self._assembled()[0][self.n_prompt : self._length]
+        return self._ids[self.n_prompt : self._length]
 
     @property
     def response_mask(self) -> list[int]:
         """``mask`` of the tokens after the prompt."""
-        return self._assembled()[1][self.n_prompt : self._length]
+        return _mask(self.segments()[1:])
 
     @property
     def response_logprobs(self) -> list[float]:
         """``logprobs`` of the tokens after the prompt."""
-        return self._assembled()[2][self.n_prompt : self._length]
+        return _logprobs(self.segments()[1:])
 
     @property
     def n_sampled(self) -> int:
         """Tokens that the policy sampled, those that were dropped left out."""
-        return sum(self._assembled()[1][: self._length])
+        return sum(len(piece.ids) for piece in self.segments() if piece.kind == "sampled")
 
     def segments(self) -> list[Segment]:
         """Returns the pieces, the prompt first. Branches have the very same objects where they agree."""
@@ -213,12 +213,13 @@ class TokenTrajectory:
 
     def room(self) -> int:
         """Returns how many tokens the next turn may have; 0 where it would be fewer than ``min_turn``."""
-        limits = [self.budget.response - (self._length - self.n_prompt)]
-        if self.budget.context is not None:
-            limits.append(self.budget.context - self._length)
-        if min(limits) < self.budget.min_turn:
+        budget = self.budget
+        left = budget.response - (self._length - self.n_prompt)
+        if budget.context is not None:
+            left = min(left, budget.context - self._length)
+        if left < budget.min_turn:
             return 0
-        return min(limits) if self.budget.turn is None else min(*limits, self.budget.turn)
+        return left if budget.turn is None else min(left, budget.turn)
 
     def within_budget(self) -> bool:
         """Whether the latest piece keeps the budget of an observation, and leaves room for a turn."""
@@ -251,9 +252,9 @@ class TokenTrajectory:
         values = self._checked(ids, logprobs)
         n = len(ids) if kept.startswith(text) else self.codec.count_kept(ids, kept)
         self.dropped += len(ids) - n
-        self._push(Segment("sampled", tuple(ids[:n]), values[:n], self._last))
+        self._push(Segment("sampled", tuple(ids if n == len(ids) else ids[:n]), values[:n], self._last))
         self._text += kept
-        self._seam = self._find_seam(kept, n_put_back=len(kept) - len(text))
+        self._turn = (kept, len(kept) - len(text))
 
     def add_text(self, text: str) -> None:
         """Appends an observation that continues the policy's own turn (``Observation.text`` without messages).
@@ -261,7 +262,7 @@ class TokenTrajectory:
         An end token that the policy sampled is dropped: it would close the turn that goes on. A line feed that a
         sampled token already holds is not written twice.
         """
-        past, missing = self._seam
+        past, missing = self._seam()
         text = missing + text
         n_twice = next((n for n in range(min(len(past), len(text)), 0, -1) if past.endswith(text[:n])), 0)
         self._drop_ends(None)
@@ -281,7 +282,7 @@ class TokenTrajectory:
         Raises:
             ConfigurationError: As ``TokenCodec.continuation``.
         """
-        past, missing = self._seam
+        past, missing = self._seam()
         rest, drift = self.codec.continuation(messages, n_new, self._tools, self._text)
         if past:
             drift = drift or f"a sampled token holds {past!r} past the end of the policy's turn"
@@ -296,25 +297,14 @@ class TokenTrajectory:
 
     def _append(self, ids: Sequence[int]) -> None:
         self._push(Segment("appended", tuple(ids), (0.0,) * len(ids), self._last))
-        self._seam = ("", "")
+        self._turn = None
 
     def _push(self, segment: Segment) -> None:
-        if self._lists is not None:
-            ids, mask, logprobs = self._lists
-            n = self._length
-            if len(ids) > n:  # a branch has gone on in them
-                self._lists = (ids[:n], mask[:n], logprobs[:n])
-            _extend(self._lists, segment)
+        if len(self._ids) > self._length:  # a branch has gone on in it
+            self._ids = self._ids[: self._length]
+        self._ids.extend(segment.ids)
         self._last = segment
         self._length += len(segment.ids)
-
-    def _assembled(self) -> tuple[list[int], list[int], list[float]]:
-        """Returns ids, mask and logprobs. Branches share them: those of this one are the first ``_length`` of each."""
-        if self._lists is None:
-            self._lists = ([], [], [])
-            for segment in self.segments():
-                _extend(self._lists, segment)
-        return self._lists
 
     def _checked(self, ids: Sequence[int], logprobs: Sequence[float] | None) -> tuple[float, ...]:
         if logprobs is None:
@@ -323,12 +313,16 @@ class TokenTrajectory:
         if len(logprobs) != len(ids):
             raise ConfigurationError(f"logprobs: there are {len(ids)} ids and {len(logprobs)} logprobs; one for each")
         values = tuple(map(float, logprobs))
-        if not all(map(math.isfinite, values)):
+        # A sum is many times quicker to check; finite ones may overflow it.
+        if not math.isfinite(sum(values)) and not all(map(math.isfinite, values)):
             raise ConfigurationError("logprobs: one is not a finite number")
         return values
 
-    def _find_seam(self, kept: str, n_put_back: int) -> tuple[str, str]:
+    def _seam(self) -> tuple[str, str]:
         """Returns what the sampled ids hold past the kept text, and what they lack of it: a dropped stop string."""
+        if self._turn is None:
+            return "", ""
+        kept, n_put_back = self._turn
         end = kept[-_SEAM_CHARS:]
         tail, at = "", -1
         for n in (_FEW_SEAM_IDS, _SEAM_IDS):  # nearly always the few will do
@@ -355,13 +349,19 @@ class TokenTrajectory:
             return
         self.dropped += len(last.ids) - n
         self._length -= len(last.ids)
-        self._lists = None
         assert last.before is not None
         self._push(Segment("sampled", last.ids[:n], last.logprobs[:n], last.before))
 
 
-def _extend(lists: tuple[list[int], list[int], list[float]], segment: Segment) -> None:
-    ids, mask, logprobs = lists
-    ids.extend(segment.ids)
-    mask.extend([int(segment.kind == "sampled")] * len(segment.ids))
-    logprobs.extend(segment.logprobs)
+def _mask(pieces: Sequence[Segment]) -> list[int]:
+    mask: list[int] = []
+    for piece in pieces:
+        mask += [int(piece.kind == "sampled")] * len(piece.ids)
+    return mask
+
+
+def _logprobs(pieces: Sequence[Segment]) -> list[float]:
+    logprobs: list[float] = []
+    for piece in pieces:
+        logprobs += piece.logprobs
+    return logprobs

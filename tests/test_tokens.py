@@ -14,6 +14,7 @@ from retool_env.episode import Episode
 from retool_env.errors import ConfigurationError
 from retool_env.problems import Problem
 from retool_env.protocol import get_protocol
+from retool_env.protocol.observation import render
 from retool_env.tokenizer import TokenCodec
 from retool_env.tokens import TokenBudget, TokenTrajectory
 from retool_env.tools import ToolResult
@@ -455,9 +456,7 @@ def test_ids_are_those_of_the_chat_template_for_any_text_without_thinking(
 
 def shown(config: EpisodeConfig, output: str) -> str:
     """What an episode shows of a tool's output."""
-    episode = Episode(Problem(id="p", question="?", answer="1"), config)
-    episode.read('<tool_call>\n{"name": "nope", "arguments": {}}\n</tool_call>')
-    return str(episode._show(ToolResult(output)))
+    return render(ToolResult(output), config.limits, (*get_protocol(config.protocol).tags, *config.special_tokens))
 
 
 def test_thinking_that_the_template_keeps_is_no_drift() -> None:

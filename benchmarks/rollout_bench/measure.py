@@ -16,7 +16,7 @@ from retool_env.config import EpisodeConfig
 from retool_env.rollout.attempt import AttemptConfig, AttemptResult
 from retool_env.rollout.balancer import Balancer
 from retool_env.rollout.progress import RunFigures
-from retool_env.rollout.runner import run
+from retool_env.rollout.runner import run, settled_heap
 from retool_env.rollout.store import RunFolder
 from retool_env.sandbox import Sandbox
 from retool_env.tokenizer import TokenCodec
@@ -140,7 +140,7 @@ async def _measured(
     ticks = _Ticks()
     await ticks.calibrate()
     before = sandbox.metrics()
-    with tempfile.TemporaryDirectory() as place, _Folder(Path(place) / "run", problems) as folder:
+    with tempfile.TemporaryDirectory() as place, _Folder(Path(place) / "run", problems) as folder, settled_heap():
         ticking = asyncio.create_task(ticks.go())
         cpu_s, process_s = time.thread_time(), time.process_time()
         await run(

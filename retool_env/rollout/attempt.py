@@ -10,7 +10,6 @@ the budgets and the clock.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import uuid
 from dataclasses import dataclass
 from time import perf_counter
@@ -201,6 +200,19 @@ def make_codec(tokenizer: Tokenizer, config: AttemptConfig) -> TokenCodec:
     return TokenCodec(tokenizer, tags=tags, template_options=config.template_options)
 
 
+def fill_in(rules: EpisodeConfig, codec: TokenCodec, sandbox: Sandbox | LazySandbox) -> EpisodeConfig:
+    """Returns the rules with the limits of the sandbox and the tokenizer's added tokens; the same object if they agree.
+
+    ``attempt`` does it. Who makes many does it once, which saves a copy each time.
+    """
+    known: dict[str, Any] = {"special_tokens": codec.added}
+    if not isinstance(sandbox, LazySandbox):
+        known |= {"timeout_s": sandbox.config.timeout_s, "memory_mb": sandbox.config.memory_mb}
+    if all(getattr(rules, name) == value for name, value in known.items()):
+        return rules
+    return rules.model_copy(update=known)
+
+
 class _Attempt:
     def __init__(
         self,
@@ -214,10 +226,7 @@ class _Attempt:
     ):
         self._config = config
         self._engine = engine
-        rules: dict[str, Any] = {"special_tokens": codec.added}
-        if not isinstance(sandbox, LazySandbox):
-            rules |= {"timeout_s": sandbox.config.timeout_s, "memory_mb": sandbox.config.memory_mb}
-        self._episode = FittedEpisode(problem, config.episode.model_copy(update=rules))
+        self._episode = FittedEpisode(problem, fill_in(config.episode, codec, sandbox))
         self._episode.fits = self._fits
         self._recorder = Recorder(self._episode)
         self._interpreter = make_interpreter(config.episode.interpreter, sandbox)
@@ -234,17 +243,17 @@ class _Attempt:
             stop=tuple(self._episode.stop),
             attempt=number,
         )
-        self._params = GenerateParams(
-            max_tokens=1,
-            stop=tuple(self._episode.stop),
-            temperature=config.temperature,
-            top_p=config.top_p,
-            top_k=config.top_k,
-            seed=config.seed,
-            extra=config.sampling,
-            trajectory_id=trajectory_id,
-            conversation=self._conversation,
-        )
+        self._trajectory_id = trajectory_id
+        self._sampling: dict[str, Any] = {
+            "stop": tuple(self._episode.stop),
+            "temperature": config.temperature,
+            "top_p": config.top_p,
+            "top_k": config.top_k,
+            "seed": config.seed,
+            "extra": config.sampling,
+            "trajectory_id": trajectory_id,
+            "conversation": self._conversation,
+        }
         self._full = False
         self._fault = ""
         self._resumes = 0
@@ -262,7 +271,7 @@ class _Attempt:
             self._interpreter.close()
             release = getattr(self._engine, "release", None)
             if release is not None:
-                release(self._params.trajectory_id)
+                release(self._trajectory_id)
         return self._result()
 
     async def _turns(self) -> None:
@@ -290,13 +299,12 @@ class _Attempt:
         room = self._tokens.room()
         if self._full or room == 0:
             return _FULL
-        params = dataclasses.replace(self._params, max_tokens=room)
+        params = GenerateParams(max_tokens=room, **self._sampling)
         pause_s = self._config.resume_pause_s
         while True:
             lost: TurnLostError
             try:
-                async with asyncio.timeout(self._config.turn_timeout_s):
-                    generation = await self._engine.generate(self._tokens.ids, params)
+                generation = await self._ask(params)
                 if generation.finish_reason != "abort":
                     return generation
                 lost = TurnLostError("the engine aborted it")
@@ -309,6 +317,13 @@ class _Attempt:
             self._resumes += 1
             await asyncio.sleep(pause_s)
             pause_s *= 2
+
+    async def _ask(self, params: GenerateParams) -> Generation:
+        limit_s = self._config.turn_timeout_s
+        if limit_s is None:
+            return await self._engine.generate(self._tokens.ids, params)
+        async with asyncio.timeout(limit_s):
+            return await self._engine.generate(self._tokens.ids, params)
 
     async def _take(self, generation: Generation) -> None:
         """Reads a turn, keeps its tokens, does what it asks for and appends what the policy sees next."""

@@ -50,7 +50,7 @@ class _Server:
     Attributes:
         engine: The engine.
         name: What messages call it.
-        calls: Calls in flight.
+        calls: Calls in flight, each with what ends it.
         n_held: Attempts whose turns come here.
         up: It takes calls.
         failures: Times it failed since it last generated a turn.
@@ -60,7 +60,7 @@ class _Server:
 
     engine: Engine
     name: str
-    calls: set[asyncio.Task[Generation]] = field(default_factory=set)
+    calls: set[asyncio.Timeout] = field(default_factory=set)
     n_held: int = 0
     up: bool = True
     failures: int = 0
@@ -186,10 +186,11 @@ class Balancer:
         Raises:
             NoServerError: As ``generate``.
         """
-        if not self._up():
-            await self._wait()
         up = self._up()
-        fresh = [server for server in up if server not in tried] or up
+        if not up:
+            await self._wait()
+            up = self._up()
+        fresh = ([server for server in up if server not in tried] or up) if tried else up
         least = min(fresh, key=lambda server: (len(server.calls), server.n_held))
         home = self._homes.get(trajectory_id)
         if home is None:
@@ -225,19 +226,20 @@ class Balancer:
             self.release(next(iter(self._homes)))
 
     async def _call(self, server: _Server, prompt_ids: Sequence[int], params: GenerateParams) -> Generation:
-        call = asyncio.ensure_future(server.engine.generate(prompt_ids, params))
-        server.calls.add(call)
         if self._watcher is None or self._watcher.done():
             self._watcher = asyncio.create_task(self._watch())
+        call = asyncio.timeout(None)  # not for a time-out: it can be ended without a task of its own
         try:
-            generation = await call
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
+            async with call:
+                server.calls.add(call)
+                try:
+                    generation = await server.engine.generate(prompt_ids, params)
+                finally:
+                    server.calls.discard(call)
+        except TimeoutError:
+            if not call.expired():
                 raise
-            raise _MovedError(f"{server.name}: {server.said}") from None  # `_end_calls` did that
-        finally:
-            server.calls.discard(call)
+            raise _MovedError(f"{server.name}: {server.said}") from None
         server.answered = True
         server.failures = 0
         return generation
@@ -267,7 +269,8 @@ class Balancer:
         while True:
             if not well:
                 for call in server.calls:  # they move on
-                    call.cancel()
+                    if not call.expired():
+                        call.reschedule(-1.0)
             await asyncio.sleep(min(pause_s, self._check_every_s))
             well = await server.healthy()
             if well:

@@ -13,6 +13,8 @@ when the run is continued it is made again.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -25,7 +27,7 @@ from retool_env.outcome import FAULTS
 from retool_env.problems.problem import Problem
 from retool_env.protocol.base import EndReason
 from retool_env.recorder import Recorder
-from retool_env.rollout.attempt import AttemptConfig, AttemptFaultError, AttemptResult, attempt, make_codec
+from retool_env.rollout.attempt import AttemptConfig, AttemptFaultError, AttemptResult, attempt, fill_in, make_codec
 from retool_env.rollout.balancer import NoServerError
 from retool_env.rollout.engines.base import Engine
 from retool_env.rollout.progress import CountingEngine, RunFigures
@@ -58,6 +60,21 @@ class _Place:
     @property
     def id(self) -> str:
         return f"{self.problem_number}/{self.sample}"
+
+
+@contextlib.contextmanager
+def settled_heap() -> Iterator[None]:
+    """Keeps the garbage collector from looking at what is there already, for a process that does nothing but a run.
+
+    Modules, tokenizer and problems stay to the end; each full collection would go through all of them, in which time
+    the event loop stands still.
+    """
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def sample_seed(seed: int, problem_number: int, problem_id: str, sample: int) -> int:
@@ -130,6 +147,7 @@ async def run(
     figures.total = len(problems) * n
     figures.before, figures.correct_before = folder.found.attempts, folder.found.correct
     codec = tokenizer if isinstance(tokenizer, TokenCodec) else make_codec(tokenizer, config)
+    config = config.model_copy(update={"episode": fill_in(config.episode, codec, sandbox)})
     runner = _Runner(CountingEngine(engine, figures), codec, sandbox, folder, config, figures, max_faults_in_a_row)
     places = _places(problems, n, seed, folder)
     try:
