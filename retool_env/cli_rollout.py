@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from retool_env.problems import Problem
+    from retool_env.report.figures import RunMetrics
     from retool_env.rollout.attempt import AttemptConfig
     from retool_env.rollout.engines import Engine
     from retool_env.rollout.engines.named import EngineChoice
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 _MOST_PROBLEMS: Final = 100_000
 _MOST_SESSIONS: Final = 2048
+_MOST_NAMED: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +144,8 @@ def run(options: RolloutOptions, console: Console, errors: Console) -> int:
         figures.total = len(problems) * options.n
         figures.before, figures.correct_before = folder.found.attempts, folder.found.correct
         console.print(_headline(options, folder, len(problems)), soft_wrap=True)
+        if folder.found.damaged:
+            errors.print(_damage(folder), soft_wrap=True)
         engines = make_engines(choice, served, codec) if figures.before < figures.total else []
         with _reported(folder, figures, options, errors) as run_figures:
             if engines:
@@ -211,17 +215,21 @@ def _reported(
         except (ReToolError, OSError) as error:
             errors.print(Text(f"and no report can be written: {clean(str(error))}", style="yellow"), soft_wrap=True)
         raise
-    _report(folder.path, run_figures)
+    metrics = _report(folder.path, run_figures)
+    if metrics.no_room:
+        from retool_env.report.figures import no_room
+
+        errors.print(Text(no_room(metrics), style="yellow"), soft_wrap=True)
     if options.parquet:
         from retool_env.rollout.parquet import write_parquet
 
         write_parquet(folder.path)
 
 
-def _report(path: Path, run_figures: dict[str, Any]) -> None:
+def _report(path: Path, run_figures: dict[str, Any]) -> RunMetrics:
     from retool_env.report.run_report import write_report
 
-    write_report(path, run=run_figures or None)
+    return write_report(path, run=run_figures or None).metrics
 
 
 def _problems(options: RolloutOptions) -> Sequence[Problem]:
@@ -299,6 +307,16 @@ def _headline(options: RolloutOptions, folder: RunFolder, n_problems: int) -> Te
     if again:
         line.append(f", {again} that ended in faults or were cut off are made again")
     return line
+
+
+def _damage(folder: RunFolder) -> Text:
+    from retool_env.rollout.store import ASIDE
+
+    damaged = folder.found.damaged
+    more = "" if len(damaged) <= _MOST_NAMED else f" and {len(damaged) - _MOST_NAMED} more"
+    lines = "; ".join(damaged[:_MOST_NAMED]) + more
+    told = f"damaged, and set aside in files named *{ASIDE} beside them: {lines}; their attempts are made again"
+    return Text(clean(told), style="yellow")
 
 
 def _table(path: Path, figures: RunFigures, turns_lost: int) -> Table:

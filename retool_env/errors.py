@@ -41,6 +41,10 @@ class TrajectoryError(ReToolError, ValueError):
     """The data's fault: a recorded trajectory cannot be read (damaged line, unknown format version)."""
 
 
+class DamagedTrajectoryError(TrajectoryError):
+    """The data's fault: a line is not what was written once. One of a later release is no such line."""
+
+
 class SandboxError(ReToolError):
     """Base of the sandbox's errors."""
 

@@ -24,7 +24,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from retool_env.errors import ConfigurationError, TrajectoryError
+from retool_env.errors import ConfigurationError, DamagedTrajectoryError, TrajectoryError
 from retool_env.grading.presets import Preset
 from retool_env.grading.symbolic import LIMIT_S
 from retool_env.plain import plain_json, plain_text
@@ -270,15 +270,16 @@ class Trajectory(_Record):
             where: Names the place in the message of an error.
 
         Raises:
-            TrajectoryError: The line is damaged, or its format version is not known.
+            DamagedTrajectoryError: The line is damaged.
+            TrajectoryError: Its format version is not known.
         """
         try:
             data = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise TrajectoryError(f"{where}: damaged: not valid JSON: {error}") from error
+            raise DamagedTrajectoryError(f"{where}: damaged: not valid JSON: {error}") from error
         version = data.get("format_version") if isinstance(data, dict) else None
         if version is None:
-            raise TrajectoryError(f"{where}: not a trajectory: there is no format_version")
+            raise DamagedTrajectoryError(f"{where}: not a trajectory: there is no format_version")
         if type(version) is not int or version not in _READABLE:
             readable = f"{', '.join(map(str, _READABLE[:-1]))} and {_READABLE[-1]}"
             raise TrajectoryError(
@@ -290,7 +291,7 @@ class Trajectory(_Record):
         except ValidationError as error:
             first = error.errors()[0]
             field = ".".join(map(str, first["loc"]))
-            raise TrajectoryError(f"{where}: damaged: field {field!r}: {first['msg']}") from error
+            raise DamagedTrajectoryError(f"{where}: damaged: field {field!r}: {first['msg']}") from error
 
 
 def write_jsonl(path: str | os.PathLike[str], trajectories: Trajectory | Iterable[Trajectory]) -> None:

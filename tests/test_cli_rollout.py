@@ -376,3 +376,49 @@ def test_a_chat_server_is_evaluated_without_ids(tmp_path: Path, problems: Path, 
     rows = [json.loads(line) for line in lines(tmp_path / "run" / "tokens.jsonl")]
     assert {row["exact"] for row in rows} == {False}
     assert not any(value == "k" for value in json.loads((tmp_path / "run" / "config.json").read_text())["how"].values())
+
+
+def test_prompts_that_do_not_fit_are_counted_and_said(tmp_path: Path) -> None:
+    file, out = tmp_path / "problems.jsonl", tmp_path / "run"
+    rows = [{"question": f"What is 6 * 7? {'Think. ' * n}", "answer": "42"} for n in (0, 2000, 0)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    result = rollout(
+        *("--problems", str(file), "--engine", "scripted", "--out", str(out), "-n", "2", "--context", "12000")
+    )
+    assert result.exit_code == 0, result.output
+    assert "The prompts of 1 problem left no room for a turn: 2 attempts ended as max_length" in result.output
+    metrics = json.loads((out / "metrics.json").read_text())
+    assert (metrics["no_room"], metrics["problems_no_room"], metrics["ended"]["max_length"]) == (2, 1, 2)
+    assert any("left no room for a turn" in note for note in metrics["notes"])
+
+
+def test_a_damaged_line_is_said_and_its_attempt_made_again(tmp_path: Path) -> None:
+    file, out = tmp_path / "problems.jsonl", tmp_path / "run"
+    file.write_text(json.dumps({"question": "What is 6 * 7?", "answer": "42"}) + "\n")
+    command = ["--problems", str(file), "--engine", "scripted", "--out", str(out), "-n", "3"]
+    assert rollout(*command).exit_code == 0
+    attempts = out / "trajectories.jsonl"
+    first, second, third = lines(attempts)
+    damaged = second[:-100] + b"\n"
+    attempts.write_bytes(first + damaged + third)
+    result = rollout(*command)
+    assert result.exit_code == 0, result.output
+    assert "trajectories.jsonl, line 2: damaged" in result.output
+    assert len(list(read_jsonl(attempts))) == 3
+    assert lines(out / "trajectories.jsonl.damaged") == [damaged]
+
+
+def test_a_tokenizer_alone_says_nothing_about_models(tmp_path: Path) -> None:
+    pytest.importorskip("transformers", reason="the transformers package is not installed (extra `transformers`)")
+    code = (
+        "import logging, sys\n"
+        "from retool_env.errors import ConfigurationError\n"
+        "from retool_env.rollout.engines.named import EngineChoice, load_tokenizer\n"
+        "try:\n    load_tokenizer(EngineChoice('vllm', tokenizer=sys.argv[1]), None)\n"
+        "except ConfigurationError:\n    logging.getLogger('transformers').warning('what else it says')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert "PyTorch was not found" not in done.stderr
+    assert "what else it says" in done.stderr

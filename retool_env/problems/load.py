@@ -30,6 +30,13 @@ ProblemSource = str | os.PathLike[str] | Sequence[Problem | Mapping[str, Any]] |
 _TASK: Final = "reasoning-gym:"
 _HUB: Final = "hf:"
 _HUB_ID: Final = re.compile(r"(?:\w[\w.-]*/)?\w[\w.-]*", re.ASCII)
+_FORMATS: Final = frozenset(
+    "arrow audiofolder cache conll csv eval fasta fastq generator genbank harbor hdf5 iceberg imagefolder json lance "
+    "meshfolder mmcif niftifolder pandas parquet pdb pdffolder spark sql text tsfile videofolder vortex webdataset "
+    "xml".split()
+)
+"""What ``datasets`` (5.2.0) takes for a format of files where the hub's id of a data set would stand."""
+
 _FILE_NAME: Final = re.compile(r".*\.(?:jsonl?|parquet|csv|tsv|txt|gz|zst)", re.IGNORECASE)
 
 
@@ -153,6 +160,11 @@ def _hub_id(spec: str) -> tuple[str, dict[str, Any]]:
     if spec.startswith(_HUB):
         if not is_id:
             raise ConfigurationError(f'problems: {spec:.200}: no id of the hub, which looks like "owner/name"')
+        if place in _FORMATS:
+            raise ConfigurationError(
+                f"problems: {spec:.200}: {place} is a format of files and no data set; give the path of the file or "
+                'folder, or the id of a data set, "owner/name"'
+            )
     elif not is_id or "/" not in place or _FILE_NAME.fullmatch(place) is not None:
         raise ConfigurationError(
             f'problems: no such file: {spec:.200} (and it is no id of the hub, "owner/name", and none of '

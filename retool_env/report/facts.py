@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
+from retool_env.protocol.base import EndReason
 from retool_env.report.blocks import Verdict, verdict
 from retool_env.sandbox.api import ExecutionStatus
 from retool_env.tools import CODE_INTERPRETER
@@ -113,6 +114,7 @@ class AttemptFacts:
         generate_s: Seconds spent waiting for the engine, where that is known.
         n_resumes: Turns that were lost with their server and generated again.
         tokens: How many tokens it has, where that is known.
+        no_room: Its prompt left no room for a turn.
     """
 
     problem_key: str
@@ -141,6 +143,7 @@ class AttemptFacts:
     generate_s: float = 0.0
     n_resumes: int = 0
     tokens: TokenCounts | None = None
+    no_room: bool = False
 
     @property
     def counted(self) -> bool:
@@ -211,7 +214,12 @@ def facts_of(trajectory: Trajectory, tokens: TokenCounts | None = None) -> Attem
         generate_s=0.0 if sample is None else sample.generate_s,
         n_resumes=0 if sample is None else sample.resumes,
         tokens=tokens,
+        no_room=sample is not None and sample.n_sampled == 0 and _ended_at_once(trajectory),
     )
+
+
+def _ended_at_once(trajectory: Trajectory) -> bool:
+    return trajectory.ended is EndReason.MAX_LENGTH and len(trajectory.turns) == 1 and not trajectory.turns[0].text
 
 
 def _key(*parts: str) -> str:

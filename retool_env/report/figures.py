@@ -131,6 +131,8 @@ class RunMetrics:
         faults: Attempts a fault has ended.
         unfinished: Attempts that were recorded while they went on.
         unread: Lines of the file that could not be read.
+        no_room: Attempts whose prompt left no room for a turn in the context or the budget. They count as wrong.
+        problems_no_room: Problems with such an attempt.
         problems: Problems with a counted attempt.
         problems_left_out: Problems without one.
         n_min: Fewest counted attempts at a problem that has any; 0 if none has.
@@ -158,6 +160,8 @@ class RunMetrics:
     faults: int
     unfinished: int
     unread: int
+    no_room: int
+    problems_no_room: int
     problems: int
     problems_left_out: int
     n_min: int
@@ -200,6 +204,8 @@ def notes(metrics: RunMetrics) -> tuple[str, ...]:
         found.append(f"Recorded while they went on, and left out: {counted(metrics.unfinished, 'attempt')}.")
     if metrics.unread:
         found.append(f"Could not be read: {counted(metrics.unread, 'line')} of the file; what they held is missing.")
+    if metrics.no_room:
+        found.append(no_room(metrics))
     if metrics.problems_left_out:
         found.append(
             f"Without an attempt that counts, and in no figure: {counted(metrics.problems_left_out, 'problem')}."
@@ -232,6 +238,15 @@ def notes(metrics: RunMetrics) -> tuple[str, ...]:
     if len(metrics.rewards) > 1:
         found.append(f"Attempts were paid by {len(metrics.rewards)} reward tables; the mean reward mixes them.")
     return tuple(found)
+
+
+def no_room(metrics: RunMetrics) -> str:
+    """Returns what there is to say about attempts whose prompt left no room for a turn."""
+    return (
+        f"The prompts of {counted(metrics.problems_no_room, 'problem')} left no room for a turn: "
+        f"{counted(metrics.no_room, 'attempt')} ended as max_length without a token of the policy's, and count as "
+        "wrong. Give more context, or leave these problems out."
+    )
 
 
 def finite(value: float) -> float | None:

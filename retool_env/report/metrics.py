@@ -84,6 +84,7 @@ class _Problem:
     correct: int = 0
     left_out: int = 0
     silent: int = 0
+    no_room: bool = False
     wrong: Counter[str] = field(default_factory=Counter)
 
 
@@ -97,7 +98,7 @@ class _Run:
         self._executions = ExecutionTally()
         self._seconds = np.zeros(len(SECONDS))
         self._rewards: set[str] = set()
-        self._resumes = 0
+        self._resumes = self._no_room = 0
 
     def add(self, facts: AttemptFacts) -> None:
         number = self._numbers.setdefault(facts.problem_key, len(self._numbers))
@@ -108,6 +109,8 @@ class _Run:
         self._ended[facts.ended or "goes on"] += 1
         self._executions.retries += facts.n_retries
         self._resumes += facts.n_resumes
+        problem.no_room |= facts.no_room
+        self._no_room += facts.no_room
         for block in facts.blocks:
             self._executions.add(block)
         numbers = row(number, facts)
@@ -148,6 +151,8 @@ class _Run:
             faults=self._verdicts["fault"],
             unfinished=self._verdicts["unfinished"],
             unread=0,
+            no_room=self._no_room,
+            problems_no_room=sum(problem.no_room for problem in problems),
             problems=len(ns),
             problems_left_out=len(problems) - len(ns),
             n_min=n_min,

@@ -9,7 +9,8 @@
 An attempt is done when both its lines are there and no fault has ended it. Its tokens are written first, so whatever is
 in ``trajectories.jsonl`` is whole; both files have their attempts in the same order. A folder that is opened again is
 tidied: what is left of lines that were being written, tokens without a trajectory, and attempts that ended in a fault
-are taken out, to be made again.
+are taken out, to be made again. So are damaged lines, by whatever came to them; these, and what is taken out with them,
+are kept in ``trajectories.jsonl.damaged`` and ``tokens.jsonl.damaged``.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ import fcntl
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
 from typing import Any, Final, Self
@@ -28,7 +29,7 @@ from typing import Any, Final, Self
 from pydantic_core import to_json
 
 from retool_env._version import __version__
-from retool_env.errors import ConfigurationError, TrajectoryError
+from retool_env.errors import ConfigurationError, DamagedTrajectoryError, TrajectoryError
 from retool_env.outcome import FAULTS
 from retool_env.plain import plain_text
 from retool_env.problems.problem import Problem
@@ -38,6 +39,9 @@ from retool_env.trajectory import Trajectory
 TRAJECTORIES: Final = "trajectories.jsonl"
 TOKENS: Final = "tokens.jsonl"
 CONFIG: Final = "config.json"
+ASIDE: Final = ".damaged"
+"""What the name of a file ends in that damaged lines are set aside in."""
+
 _LOCK: Final = ".lock"
 _FORMAT: Final = 1
 _ID: Final = re.compile(rb'\{"id":"(\d+/\d+)"')
@@ -53,12 +57,14 @@ class Found:
         correct: Those that are right.
         faults: Attempts that ended in a fault, to be made again.
         unfinished: Attempts of which only a part was there, to be made again.
+        damaged: Lines that were set aside, whose attempts are to be made again: the file, the line, what is wrong.
     """
 
     attempts: int = 0
     correct: int = 0
     faults: int = 0
     unfinished: int = 0
+    damaged: list[str] = field(default_factory=list)
 
 
 class RunFolder:
@@ -87,7 +93,7 @@ class RunFolder:
         Raises:
             ConfigurationError: The folder cannot be written, another process writes to it, it holds something else than
                 a run, or a run that asked for something else (the message says what differs).
-            TrajectoryError: A line in the middle of its attempts is damaged.
+            TrajectoryError: An attempt in it was written by a later release.
             OSError: It cannot be tidied, for example because the disk is full.
         """
         self.path = path
@@ -164,50 +170,62 @@ class RunFolder:
         tokens, trajectories = self.path / TOKENS, self.path / TRAJECTORIES
         for file in (tokens, trajectories):
             _part(file).unlink(missing_ok=True)
-        with_tokens = {id for id, _ in _lines_of_tokens(tokens)}
-        dropped = False
-        for number, line in enumerate(_whole_lines(trajectories), start=1):
-            if not self._take(Trajectory.from_json(line, where=f"{trajectories}, line {number}"), with_tokens):
-                dropped = True
-        if dropped or _is_torn(trajectories):
-            _filter(trajectories, _whole_lines(trajectories), self._keeps_trajectory)
-        if self.found.attempts < len(with_tokens) or _is_torn(tokens):
-            _filter(tokens, (line for _, line in _lines_of_tokens(tokens)), self._keeps_tokens)
+        with_tokens = set(map(_id_of, _whole_lines(tokens)))
+        found = self.found
+        lost = [
+            number
+            for number, line in enumerate(_whole_lines(trajectories), start=1)
+            if not self._take(line, number, with_tokens)
+        ]
+        seen: set[str] = set()
+        lost_tokens = []
+        for number, line in enumerate(_whole_lines(tokens), start=1):
+            id = _id_of(line)
+            if not id or id in seen:
+                found.damaged.append(f"{TOKENS}, line {number}: {f'attempt {id} is there twice' if id else 'cut off'}")
+            if not id or id in seen or not self.is_done(*map(int, id.split("/"))):
+                lost_tokens.append(number)
+            seen.add(id)
+        if found.damaged:
+            _set_aside(trajectories, lost)
+            _set_aside(tokens, lost_tokens)
+        for file, numbers in ((trajectories, lost), (tokens, lost_tokens)):
+            if numbers or _is_torn(file):
+                _replace(file, _without(file, numbers))
 
-    def _take(self, record: Trajectory, with_tokens: set[str]) -> bool:
+    def _take(self, line: bytes, number: int, with_tokens: set[str]) -> bool:
         """Notes that an attempt is done, if it is."""
+        found = self.found
+        try:
+            record = Trajectory.from_json(line, where=f"{TRAJECTORIES}, line {number}")
+        except DamagedTrajectoryError as error:
+            found.damaged.append(str(error))
+            return False
+        except TrajectoryError as error:
+            raise TrajectoryError(f"{self.path}: {error}") from error
         sample = record.sample
         if sample is None:
-            raise TrajectoryError(f"{self.path / TRAJECTORIES}: an attempt is not one of a run")
+            found.damaged.append(f"{TRAJECTORIES}, line {number}: the attempt is not one of a run")
+            return False
         if record.outcome is None or record.outcome.ended in FAULTS:
-            self.found.faults += 1
+            found.faults += 1
             return False
         if sample.id not in with_tokens:
-            self.found.unfinished += 1
+            found.unfinished += 1
             return False
-        number = sample.problem_number
-        if number >= len(self._problems) or _asks(record.problem) != _asks(self._problems[number]):
+        problem_number = sample.problem_number
+        if problem_number >= len(self._problems) or _asks(record.problem) != _asks(self._problems[problem_number]):
             raise ConfigurationError(
-                f"{self.path}: holds a run over other problems: number {number} was {record.problem.id!r:.80}; "
+                f"{self.path}: holds a run over other problems: number {problem_number} was {record.problem.id!r:.80}; "
                 "give the same ones to continue it, or choose another folder"
             )
-        if self.is_done(number, sample.sample):
-            raise TrajectoryError(f"{self.path / TRAJECTORIES}: attempt {sample.id} is there twice")
-        self._done[number] = self._done.get(number, 0) | 1 << sample.sample
-        self.found.attempts += 1
-        self.found.correct += record.outcome.correct
+        if self.is_done(problem_number, sample.sample):
+            found.damaged.append(f"{TRAJECTORIES}, line {number}: attempt {sample.id} is there twice")
+            return False
+        self._done[problem_number] = self._done.get(problem_number, 0) | 1 << sample.sample
+        found.attempts += 1
+        found.correct += record.outcome.correct
         return True
-
-    def _keeps_trajectory(self, line: bytes) -> bool:
-        record = json.loads(line)
-        fault = record["outcome"] is None or record["outcome"]["ended"] in FAULTS
-        return not fault and self.is_done(record["sample"]["problem_number"], record["sample"]["sample"])
-
-    def _keeps_tokens(self, line: bytes) -> bool:
-        found = _ID.match(line)
-        assert found is not None
-        number, sample = map(int, found[1].split(b"/"))
-        return self.is_done(number, sample)
 
 
 def _asks(problem: Problem) -> list[str]:
@@ -267,14 +285,10 @@ def _whole_lines(file: Path) -> Iterator[bytes]:
                 yield line
 
 
-def _lines_of_tokens(file: Path) -> Iterator[tuple[str, bytes]]:
-    for line in _whole_lines(file):
-        found = _ID.match(line)
-        if found is None:
-            raise TrajectoryError(f"{file}: damaged: a line does not begin with an attempt's id")
-        if not line.endswith(b"}\n"):
-            raise TrajectoryError(f"{file}: damaged: the line of attempt {found[1].decode()} is cut off")
-        yield found[1].decode(), line
+def _id_of(line: bytes) -> str:
+    """Returns the attempt that a line of tokens is of; empty if the line is damaged."""
+    found = _ID.match(line)
+    return found[1].decode() if found is not None and line.endswith(b"}\n") else ""
 
 
 def _is_torn(file: Path) -> bool:
@@ -285,8 +299,17 @@ def _is_torn(file: Path) -> bool:
     return False
 
 
-def _filter(file: Path, lines: Iterator[bytes], keeps: Callable[[bytes], bool]) -> None:
-    _replace(file, filter(keeps, lines))
+def _set_aside(file: Path, numbers: Sequence[int]) -> None:
+    """Appends lines of a file (numbered from 1) to the file of those that are set aside."""
+    if numbers:
+        wanted = set(numbers)
+        with file.with_name(file.name + ASIDE).open("ab") as stream:
+            stream.writelines(line for number, line in enumerate(_whole_lines(file), start=1) if number in wanted)
+
+
+def _without(file: Path, numbers: Sequence[int]) -> Iterator[bytes]:
+    unwanted = set(numbers)
+    return (line for number, line in enumerate(_whole_lines(file), start=1) if number not in unwanted)
 
 
 def _replace(file: Path, pieces: Iterator[bytes] | list[bytes]) -> None:

@@ -72,6 +72,8 @@ def test_a_folder_is_read_as_the_hub_is(hub: Path) -> None:
         ("hf:owner/name?slit=test", "unknown 'slit'; there are name, split, revision and preset"),
         ("hf:owner/name?split", "after the '\\?' come name=value pairs"),
         ("hf:owner/name?preset=gsm", "preset: 'gsm' is not one of dapo-math-17k, aime-2024, aime-2025"),
+        ("hf:json", "json is a format of files and no data set; give the path"),
+        ("hf:imagefolder?split=train", "imagefolder is a format of files and no data set"),
         ("aime2024", "no such file: aime2024 .* none of dapo-math-17k, aime-2024, aime-2025"),
         ("data/train.parquet", "no such file: data/train.parquet"),
         ("a/b/c", "no such file: a/b/c"),
@@ -80,6 +82,13 @@ def test_a_folder_is_read_as_the_hub_is(hub: Path) -> None:
 def test_a_name_that_means_nothing_is_an_error(spec: str, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         load_problems(spec)
+
+
+def test_all_formats_of_the_library_are_known() -> None:
+    modules = pytest.importorskip("datasets.packaged_modules", reason="needs the datasets extra")
+    for name in modules._PACKAGED_DATASETS_MODULES:
+        with pytest.raises(ConfigurationError, match="format of files"):
+            load_problems(f"hf:{name}")
 
 
 def test_options_for_another_kind_of_source_are_refused(tmp_path: Path) -> None:

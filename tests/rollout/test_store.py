@@ -19,7 +19,7 @@ from retool_env.problems import Problem
 from retool_env.rollout.attempt import AttemptConfig, AttemptResult, attempt
 from retool_env.rollout.byte_tokenizer import ByteTokenizer
 from retool_env.rollout.engines import ScriptedEngine, TurnLostError
-from retool_env.rollout.store import CONFIG, TOKENS, TRAJECTORIES, RunFolder
+from retool_env.rollout.store import ASIDE, CONFIG, TOKENS, TRAJECTORIES, RunFolder
 from retool_env.sandbox import Sandbox
 from retool_env.tokenizer import TokenCodec
 from retool_env.trajectory import SampleRecord, read_jsonl
@@ -162,23 +162,69 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
         opened(tmp_path)
 
 
-def test_a_line_damaged_in_the_middle_is_an_error(tmp_path: Path, results: dict[str, AttemptResult]) -> None:
+def aside(path: Path, name: str) -> bytes:
+    return (path / f"{name}{ASIDE}").read_bytes()
+
+
+def test_a_trajectory_damaged_in_the_middle_is_set_aside_with_its_tokens_and_made_again(
+    tmp_path: Path, results: dict[str, AttemptResult]
+) -> None:
+    with opened(tmp_path) as folder:
+        for number in range(3):
+            add(folder, results, number, 0)
+    file = tmp_path / TRAJECTORIES
+    lines = file.read_bytes().splitlines(keepends=True)
+    tokens = (tmp_path / TOKENS).read_bytes().splitlines(keepends=True)
+    damaged = lines[1][:50] + b"\n"
+    file.write_bytes(lines[0] + damaged + lines[2])
+    with opened(tmp_path) as folder:
+        (said,) = folder.found.damaged
+        assert said.startswith("trajectories.jsonl, line 2: damaged")
+        assert [folder.is_done(number, 0) for number in range(3)] == [True, False, True]
+        assert (aside(tmp_path, TRAJECTORIES), aside(tmp_path, TOKENS)) == (damaged, tokens[1])
+        add(folder, results, 1, 0)
+    assert ids(tmp_path) == (["0/0", "2/0", "1/0"], ["0/0", "2/0", "1/0"])
+    opened(tmp_path).close()
+    assert aside(tmp_path, TRAJECTORIES) == damaged
+
+
+def test_damaged_tokens_are_set_aside_with_their_trajectory(tmp_path: Path, results: dict[str, AttemptResult]) -> None:
     with opened(tmp_path) as folder:
         add(folder, results, 0, 0)
         add(folder, results, 1, 0)
-    file = tmp_path / TRAJECTORIES
+    tokens, file = tmp_path / TOKENS, tmp_path / TRAJECTORIES
     lines = file.read_bytes().splitlines(keepends=True)
-    file.write_bytes(lines[0][:50] + b"\n" + lines[1])
-    with pytest.raises(TrajectoryError, match=r"trajectories\.jsonl, line 1"):
+    first, second = tokens.read_bytes().splitlines(keepends=True)
+    tokens.write_bytes(first[:50] + b"\n" + second)
+    with opened(tmp_path) as folder:
+        assert folder.found.damaged == ["tokens.jsonl, line 1: cut off"]
+        assert not folder.is_done(0, 0)
+    assert ids(tmp_path) == (["1/0"], ["1/0"])
+    assert (aside(tmp_path, TOKENS), aside(tmp_path, TRAJECTORIES)) == (first[:50] + b"\n", lines[0])
+
+
+def test_of_an_attempt_that_is_there_twice_the_first_stays(tmp_path: Path, results: dict[str, AttemptResult]) -> None:
+    with opened(tmp_path) as folder:
+        add(folder, results, 0, 0)
+    for name in (TRAJECTORIES, TOKENS):
+        (tmp_path / name).write_bytes((tmp_path / name).read_bytes() * 2)
+    with opened(tmp_path) as folder:
+        assert folder.found.damaged == [
+            f"{name}, line 2: attempt 0/0 is there twice" for name in (TRAJECTORIES, TOKENS)
+        ]
+        assert folder.is_done(0, 0)
+    assert ids(tmp_path) == (["0/0"], ["0/0"])
+
+
+def test_an_attempt_of_a_later_release_is_no_damage(tmp_path: Path, results: dict[str, AttemptResult]) -> None:
+    with opened(tmp_path) as folder:
+        add(folder, results, 0, 0)
+    file = tmp_path / TRAJECTORIES
+    later = file.read_bytes().replace(b'"format_version":4', b'"format_version":99')
+    file.write_bytes(later)
+    with pytest.raises(TrajectoryError, match=r"trajectories\.jsonl, line 1: unknown format_version 99"):
         opened(tmp_path)
-    file.write_bytes(lines[0] + lines[0])
-    with pytest.raises(TrajectoryError, match="0/0 is there twice"):
-        opened(tmp_path)
-    file.write_bytes(b"".join(lines))
-    tokens = (tmp_path / TOKENS).read_bytes().splitlines(keepends=True)
-    (tmp_path / TOKENS).write_bytes(tokens[0][:50] + b"\n" + tokens[1])
-    with pytest.raises(TrajectoryError, match="the line of attempt 0/0 is cut off"):
-        opened(tmp_path)
+    assert file.read_bytes() == later
 
 
 def test_a_place_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:

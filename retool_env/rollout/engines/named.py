@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import logging
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -101,6 +103,21 @@ def ask_servers(choice: EngineChoice) -> ServedModel:
     return ServedModel(found[0].name, found[0].root, min(lengths, default=None))
 
 
+@contextlib.contextmanager
+def _without_advice() -> Iterator[None]:
+    """Keeps transformers from saying, as it is imported, that there is no PyTorch: a tokenizer needs none."""
+    logger = logging.getLogger("transformers")
+    logger.addFilter(_is_no_advice)
+    try:
+        yield
+    finally:
+        logger.removeFilter(_is_no_advice)
+
+
+def _is_no_advice(record: logging.LogRecord) -> bool:
+    return not record.getMessage().startswith("PyTorch was not found")
+
+
 def load_tokenizer(choice: EngineChoice, served: ServedModel | None) -> Tokenizer:
     """Loads the tokenizer that was named, or else the model's.
 
@@ -118,7 +135,8 @@ def load_tokenizer(choice: EngineChoice, served: ServedModel | None) -> Tokenize
         name = root if root is not None and Path(root).exists() else served.name if served is not None else choice.model
     assert name is not None
     try:
-        from transformers import AutoTokenizer
+        with _without_advice():
+            from transformers import AutoTokenizer
     except ImportError as error:
         raise MissingDependencyError(
             'a tokenizer needs the transformers package: pip install "retool-env[transformers]" '
