@@ -165,7 +165,7 @@ def moments(work, last):
     sys.setprofile(look)
     try:
         work()
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, RuntimeError):  # the latter from one of Python's own locks, interrupted as it was taken
         return last
     finally:
         sys.setprofile(None)
