@@ -40,7 +40,7 @@ test:  ## run the whole core test suite
 test-engines:  ## run the tests against real engines: vLLM on the CPU and a small model (Python 3.11; 3 GB, minutes)
 	@scripts/setup_vllm.sh "$(VENV_ENGINES)" "$(PYTHON)"
 	@scripts/fetch_smollm2.sh "$(SMOLLM2)" "$(VENV_ENGINES)/bin/python"
-	@RETOOL_TOKENIZERS="$(dir $(SMOLLM2))" "$(VENV_ENGINES)/bin/pytest" tests/test_tokens.py -k smollm2
+	@RETOOL_TOKENIZERS="$(dir $(SMOLLM2))" "$(VENV_ENGINES)/bin/pytest" tests/test_tokens.py tests/test_tokens_template.py -k smollm2
 	@RETOOL_SMOLLM2="$(SMOLLM2)" "$(VENV_ENGINES)/bin/pytest" tests/vllm tests/rollout/test_transformers.py \
 		--require-engines $(PYTEST_ARGS)
 

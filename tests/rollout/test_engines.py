@@ -3,9 +3,7 @@
 import asyncio
 import contextlib
 import json
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -29,6 +27,7 @@ from retool_env.sandbox import Sandbox
 from retool_env.tokenizer import TokenCodec
 
 from ..tokenizers import load  # noqa: TID252 - `tests` is on no path
+from .scripted_server import Server
 
 pytest.importorskip("httpx", reason="the httpx package is not installed (extra `rollout`)")
 
@@ -46,63 +45,6 @@ PLAIN = GenerateParams(max_tokens=5)
 NO_PENALTIES = {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
 PROBLEM = Problem(id="p", question="What is 6 * 7?", answer="42")
 CODE, ANSWER = "<code>\nprint(6 * 7)\n</code>", "<answer>\\boxed{42}</answer>"
-
-
-class Server:
-    """Answers request number i with ``script(i, path, body)``: a status and JSON or text; or never, for None."""
-
-    def __init__(self) -> None:
-        self.requests: list[tuple[str, dict[str, Any]]] = []
-        self.headers: list[dict[str, str]] = []
-        self.script: Callable[[int, str, dict[str, Any]], tuple[int, Any] | None] = lambda i, path, body: (
-            404,
-            "no script",
-        )
-        self.asked = threading.Event()
-        self.given_up = threading.Event()
-        lock = threading.Lock()
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                with lock:
-                    number = len(outer.requests)
-                    outer.requests.append((self.path, body))
-                    outer.headers.append({name.lower(): value for name, value in self.headers.items()})
-                answer = outer.script(number, self.path, body)
-                outer.asked.set()
-                if answer is None:
-                    with contextlib.suppress(OSError):
-                        self.connection.recv(1)  # returns when the client closes the connection
-                    outer.given_up.set()
-                    self.close_connection = True
-                    return
-                status, content = answer
-                if status == 0:  # the server dies in the middle
-                    self.close_connection = True
-                    return
-                data = (content if isinstance(content, str) else json.dumps(content)).encode()
-                with contextlib.suppress(ConnectionError):
-                    self.send_response(status)
-                    self.send_header("Content-Length", str(len(data)))
-                    self.end_headers()
-                    self.wfile.write(data)
-
-            def log_message(self, *arguments: object) -> None:
-                pass
-
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.02})
-        self._thread.start()
-        self.url = f"http://127.0.0.1:{self._http.server_port}"
-
-    def close(self) -> None:
-        self._http.shutdown()
-        self._thread.join()
-        self._http.server_close()
 
 
 @pytest.fixture
@@ -493,29 +435,3 @@ async def test_a_chat_engine_needs_the_text(server: Server) -> None:
     pytest.importorskip("openai", reason="the openai package is not installed (extra `rollout`)")
     with pytest.raises(PolicyError, match="text level"):
         await ask(ChatEngine(ChatPolicy(server.url + "/v1", "m")))
-
-
-# A script
-
-
-async def test_a_scripted_turn_ends_as_an_engine_would_end_it(codec: TokenCodec) -> None:
-    end = int(codec.tokenizer.eos_token_id)
-    turns = ["a</code>b", "abc", "abc", [*codec.encode("ab"), end, 5], Generation([1], "x"), PolicyError("no")]
-    engine = ScriptedEngine(codec, turns)
-    stop = GenerateParams(max_tokens=100, stop=("</code>",))
-    generation = await engine.generate([1], stop)
-    assert (generation.ids, generation.text, generation.stop_reason) == (
-        codec.encode("a</code>"),
-        "a</code>",
-        "</code>",
-    )
-    generation = await engine.generate([1], stop)
-    assert (generation.ids, generation.text) == ([*codec.encode("abc"), end], "abc")
-    generation = await engine.generate([1], GenerateParams(max_tokens=1))
-    assert (generation.ids, generation.finish_reason) == (codec.encode("abc")[:1], "length")
-    assert (await engine.generate([1], stop)).ids == [*codec.encode("ab"), end]
-    assert await engine.generate([1], stop) == Generation([1], "x")
-    with pytest.raises(PolicyError, match="no"):
-        await engine.generate([1], stop)
-    with pytest.raises(PolicyError, match="no turn for call 7"):
-        await engine.generate([1], stop)
