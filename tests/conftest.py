@@ -43,12 +43,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="session")
 def start_sandbox(request: pytest.FixtureRequest) -> Callable[..., Sandbox]:
-    """Returns a function that starts a sandbox; a tier that cannot run skips the test or, if required, fails it."""
+    """Returns a function that starts a sandbox; a tier that cannot run skips the test or, if required, fails it.
+
+    Nothing is preloaded unless the test asks for it: that takes seconds each time, and few tests are about it.
+    """
     required = request.config.getoption("--require-tiers").split(",")
 
     def start(**options: object) -> Sandbox:
         try:
-            return Sandbox(**options)
+            return Sandbox(**{"preload": ()} | options)
         except SandboxUnavailableError as error:
             if options.get("tier") in required:
                 pytest.fail(f"tier {options['tier']} is required and does not run here: {error}", pytrace=False)
@@ -60,7 +63,7 @@ def start_sandbox(request: pytest.FixtureRequest) -> Callable[..., Sandbox]:
 @pytest.fixture(scope="session")
 def tier_sandbox(tier: str, start_sandbox: Callable[..., Sandbox]) -> Iterator[Sandbox]:
     """One sandbox of each tier, shared by the tests that do not change it."""
-    with start_sandbox(tier=tier, timeout_s=5.0) as sandbox:
+    with start_sandbox(tier=tier, timeout_s=5.0, preload=None) as sandbox:
         yield sandbox
 
 

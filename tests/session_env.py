@@ -62,7 +62,7 @@ def last_record(env: ReToolEnv) -> ExecutionRecord:
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not condition():
         if time.monotonic() > deadline:
             pytest.fail(f"not in time: {what}")

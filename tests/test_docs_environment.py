@@ -17,6 +17,8 @@ from retool_env.outcome import FAULTS
 from retool_env.protocol.base import EndReason
 from retool_env.reward import REWARD_TABLES
 
+pytestmark = pytest.mark.once  # a document says the same on every Python
+
 PAGE = Path(__file__).parents[1] / "docs" / "environment.md"
 TEXT = PAGE.read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```python\n(.*?)\n```\n", TEXT, flags=re.DOTALL)

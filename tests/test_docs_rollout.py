@@ -17,6 +17,8 @@ from retool_env.rollout.engines import GenerateParams, ScriptedEngine
 from .rollout.model_server import MODEL, ModelServer
 from .tokenizers import load
 
+pytestmark = pytest.mark.once  # a document says the same on every Python
+
 PAGE = (Path(__file__).parents[1] / "docs" / "rollout.md").read_text(encoding="utf-8")
 OTHERS = {
     *("--port", "--max-model-len", "--enable-prefix-caching", "--enable-scale-out", "--help", "--host", "--dtype"),

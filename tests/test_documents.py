@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.once  # a document says the same on every Python
+
 DOCS = Path(__file__).parents[1] / "docs"
 PAGES = ("vector.md", "group.md")
 EXAMPLES = [

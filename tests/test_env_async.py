@@ -31,7 +31,7 @@ def call(name: str, **arguments: Any) -> str:
 
 @pytest.fixture(scope="module")
 def sandbox() -> Iterator[Sandbox]:
-    with Sandbox(timeout_s=20) as shared:
+    with Sandbox(timeout_s=20, preload=()) as shared:
         yield shared
 
 

@@ -38,7 +38,7 @@ FOREVER = "<code>while True: pass</code>"
 
 @pytest.fixture(scope="module")
 def sandbox() -> Iterator[Sandbox]:
-    with Sandbox(timeout_s=20, max_concurrency=8) as shared:
+    with Sandbox(timeout_s=20, max_concurrency=8, preload=()) as shared:
         yield shared
 
 
@@ -129,11 +129,13 @@ def test_code_of_all_rollouts_runs_at_the_same_time(make: Callable[..., ReToolGr
     own = next(iter(env.envs.values()))._sandbox.get()
 
     async def most_that_ran() -> int:
-        step = asyncio.create_task(env.astep(turns(env, *["<code>import time; time.sleep(0.5)</code>"] * 6)))
+        step = asyncio.create_task(env.astep(turns(env, *["<code>import time; time.sleep(3)</code>"] * 6)))
         most = 0
-        while not step.done():
+        while most < 6 and not step.done():
             most = max(most, own.metrics().running)
             await asyncio.sleep(0.01)
+        step.cancel()
+        await asyncio.gather(step, return_exceptions=True)
         return most
 
     assert asyncio.run(most_that_ran()) == 6

@@ -22,7 +22,7 @@ def code(source: str) -> str:
 
 @pytest.fixture(scope="module")
 def sandbox() -> Iterator[Sandbox]:
-    with Sandbox(timeout_s=20) as shared:
+    with Sandbox(timeout_s=20, preload=()) as shared:
         yield shared
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.once  # they find the Python, whichever runs the tests
+
 ROOT = Path(__file__).parents[1]
 HERE = "{}.{}".format(*sys.version_info)
 

@@ -26,7 +26,7 @@ FOREVER = "<code>while True: pass</code>"
 
 @pytest.fixture(scope="module")
 def sandbox() -> Iterator[Sandbox]:
-    with Sandbox(timeout_s=20, max_concurrency=8) as shared:
+    with Sandbox(timeout_s=20, max_concurrency=8, preload=()) as shared:
         yield shared
 
 

@@ -1,10 +1,12 @@
 """Which text is the answer."""
 
-import time
+from collections.abc import Callable
 
 import pytest
 
 from retool_env.grading import extract_answer, grade, grade_answer, last_boxed
+
+from ..growth import LINEAR, growth  # noqa: TID252 - `tests` is on no path
 
 
 @pytest.mark.parametrize(
@@ -77,6 +79,7 @@ def test_a_huge_box_is_wrong() -> None:
     assert not grade(r"\boxed{" + "42 " * 300_000 + "}", "42").correct
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "unit",
     [
@@ -95,15 +98,8 @@ def test_a_huge_box_is_wrong() -> None:
     ],
 )
 def test_time_is_linear(unit: str) -> None:
-    def seconds(size: int) -> float:
-        text = unit * (size // len(unit))
-        best = float("inf")
-        for _ in range(3):
-            started = time.perf_counter()
-            extract_answer(text, answer_line=True)
-            grade_answer(text, "42")
-            best = min(best, time.perf_counter() - started)
-        return best
+    def prepare(n_chars: int) -> Callable[[], object]:
+        text = unit * (n_chars // len(unit))
+        return lambda: (extract_answer(text, answer_line=True), grade_answer(text, "42"))
 
-    small, large = seconds(250_000), seconds(1_000_000)
-    assert large < 12 * max(small, 1e-3)  # 4 times the text; quadratic would be 16 times
+    assert growth(prepare, 1_000_000) < LINEAR

@@ -1,13 +1,15 @@
 """What holds for every gold, every pair and every text."""
 
 import asyncio
-import time
+from collections.abc import Callable
 
 import pytest
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
 from retool_env.grading import PRESETS, agrade, check_gold, grade, grade_answer
+
+from ..growth import LINEAR, growth  # noqa: TID252 - `tests` is on no path
 
 SLOW = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -160,6 +162,7 @@ def test_no_text_raises(text: str, preset: str, gold: str) -> None:
         assert result.elapsed_s >= 0
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("preset", ["strict", "lenient"])
 @pytest.mark.parametrize(
     "unit",
@@ -169,14 +172,8 @@ def test_no_text_raises(text: str, preset: str, gold: str) -> None:
     ],
 )  # fmt: skip
 def test_time_is_linear(unit: str, preset: str) -> None:
-    def seconds(size: int) -> float:
-        text = unit * (size // len(unit))
-        best = float("inf")
-        for _ in range(3):
-            started = time.perf_counter()
-            grade(text, "42", preset=preset)
-            best = min(best, time.perf_counter() - started)
-        return best
+    def prepare(n_chars: int) -> Callable[[], object]:
+        text = unit * (n_chars // len(unit))
+        return lambda: grade(text, "42", preset=preset)
 
-    small_s, large_s = seconds(100_000), seconds(400_000)
-    assert large_s < 12 * max(small_s, 1e-3)  # 4 times the text; quadratic would be 16 times
+    assert growth(prepare, 400_000) < LINEAR

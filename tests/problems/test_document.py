@@ -5,12 +5,16 @@ import io
 import re
 from pathlib import Path
 
+import pytest
+
 from retool_env.problems import PRESETS
 from retool_env.problems.columns import ANSWER_NAMES, QUESTION_NAMES
 
 from .conftest import write_jsonl, write_parquet
 from .test_hub import CARD, ONE, TWO
 from .test_presets import dapo
+
+pytestmark = pytest.mark.once  # a document says the same on every Python
 
 DOCUMENT = (Path(__file__).parents[2] / "docs/problems.md").read_text(encoding="utf-8")
 

@@ -1,7 +1,6 @@
-"""Parsing and cleaning are linear: twice the text takes less than three times as long."""
+"""Parsing and cleaning are linear."""
 
-import gc
-import time
+import functools
 
 import pytest
 
@@ -9,10 +8,13 @@ from retool_env.protocol import get_protocol
 from retool_env.protocol.observation import clean, clip, neutralize
 from retool_env.tools import ToolRegistry
 
+from ..growth import LINEAR, growth  # noqa: TID252 - `tests` is on no path
+
+pytestmark = pytest.mark.once  # an algorithm grows the same on every Python
+
 NAMES = ("code_tags", "tool_calls", "markdown")
 TOOLS = ToolRegistry()
 N_CHARS = 500_000
-NOISE_S = 0.02
 FIRST_MIXED = "<code>\n"
 UNITS = (
     *("<code>", "</code>", "<interpreter>", "</interpreter>", "<answer>", "</answer>", "<think>", "</think>"),
@@ -69,28 +71,14 @@ MIXED = (
 
 
 def grows_linearly(function, unit, end=""):
-    """Measures one length and its double in turn; the best of a few counts.
-
-    The CPU time of this thread is taken, so that a busy machine matters little. What is done within some
-    milliseconds is below what a ratio can judge; anything worse than linear takes far longer at these lengths.
-    """
+    """Whether a call with the unit over and over, up to the end, takes time in proportion to the length."""
     # Half a megabyte for what is repeated alone; combinations, of which there are many, show as much at less.
     mixed = end or unit in (*UNITS[UNITS.index(FIRST_MIXED) :], *MIXED)
-    size = N_CHARS // 4 if mixed else N_CHARS
-    texts = [(unit * (n_chars // len(unit) + 1))[:n_chars] + end for n_chars in (size, 2 * size)]
-    best = [float("inf"), float("inf")]
-    gc.disable()  # or the garbage of other tests is cleared away in the middle of a measurement
-    try:
-        for _ in range(8):
-            for index, text in enumerate(texts):
-                start = time.thread_time()
-                function(text)
-                best[index] = min(best[index], time.thread_time() - start)
-            if best[1] < 3 * best[0] or best[1] < NOISE_S:
-                return True
-    finally:
-        gc.enable()
-    return False
+
+    def prepare(n_chars):
+        return functools.partial(function, (unit * (n_chars // len(unit) + 1))[:n_chars] + end)
+
+    return growth(prepare, N_CHARS // 2 if mixed else N_CHARS) < LINEAR
 
 
 @pytest.mark.parametrize("name", NAMES)

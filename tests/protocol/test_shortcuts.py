@@ -1,7 +1,6 @@
 """The quick ways around slow searches give what the searches give."""
 
 import re
-import time
 from collections.abc import Callable
 
 import pytest
@@ -21,6 +20,8 @@ from retool_env.protocol.observation import clean, replace_surrogates
 from retool_env.protocol.source import dedent, read_source
 from retool_env.sandbox.api import ExecutionResult, ExecutionStatus
 from retool_env.tools import CODE_INTERPRETER, ToolCall, ToolRegistry
+
+from ..growth import LINEAR, compare, growth  # noqa: TID252 - `tests` is on no path
 
 
 def pieces(*parts: str) -> st.SearchStrategy[str]:
@@ -138,7 +139,7 @@ def test_a_turn_costs_no_copy_of_the_conversation(protocol: str) -> None:
 
         return run
 
-    assert best_s(play(120)) < 3 * best_s(play(60))
+    assert growth(play, 400) < LINEAR
     episode = play(2)()
     assert isinstance(episode, Episode)
     shown = episode.messages()[-1]["content"]
@@ -152,15 +153,4 @@ def test_a_long_turn_is_read_in_a_small_part_of_a_character_by_character_scan(ta
     text = line * 20_000 + tail
     scan = re.compile(r"[\\{}]")
     parse = get_protocol("markdown").parse
-    assert best_s(lambda: parse(text, ToolRegistry())) < best_s(
-        lambda: [match.group() for match in scan.finditer(text)]
-    )
-
-
-def best_s(function: Callable[[], object]) -> float:
-    times = []
-    for _ in range(3):
-        started = time.process_time()
-        function()
-        times.append(time.process_time() - started)
-    return min(times)
+    assert compare(lambda: parse(text, ToolRegistry()), lambda: [each.group() for each in scan.finditer(text)]) < 1

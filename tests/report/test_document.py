@@ -10,6 +10,8 @@ import pytest
 
 from retool_env.report.visible import visible
 
+pytestmark = pytest.mark.once  # a document says the same on every Python
+
 ROOT = Path(__file__).parents[2]
 DOCUMENT = (ROOT / "docs" / "viewer.md").read_text(encoding="utf-8")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -12,6 +11,8 @@ from retool_env.protocol import EndReason
 from retool_env.report.facts import TokenCounts, facts_of
 from retool_env.sandbox import ExecutionStatus
 from retool_env.trajectory import SampleRecord, Trajectory
+
+from ..growth import LINEAR, growth  # noqa: TID252 - `tests` is on no path
 
 Record = Callable[..., Trajectory]
 RIGHT, WRONG = "So <answer>\\boxed{42}</answer>", "So <answer>\\boxed{41}</answer>"
@@ -169,15 +170,11 @@ class TestCodeThatDoesNothing:
         assert [block.repeated for block in facts_of(record(*turns)).blocks] == [False, True]
         assert not any(block.repeated for block in facts_of(record(*turns, interpreter="session")).blocks)
 
+    @pytest.mark.once
     @pytest.mark.parametrize("piece", ["'a', ", "x\n", " ", "print("])
     def test_long_code_takes_linear_time(self, piece: str, record: Record) -> None:
-        def taken(n: int) -> float:
+        def prepare(n: int) -> Callable[[], object]:
             trajectory = record(code("print(" + piece * n + "x"), RIGHT, max_action_chars=10**7)
-            times = []
-            for _ in range(5):
-                started = time.process_time()
-                facts_of(trajectory)
-                times.append(time.process_time() - started)
-            return min(times)
+            return lambda: facts_of(trajectory)
 
-        assert taken(400_000) / taken(200_000) < 3
+        assert growth(prepare, 400_000) < LINEAR

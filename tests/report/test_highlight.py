@@ -1,12 +1,14 @@
 """Code in coloured pieces: nothing lost, nothing added, no text that takes too long."""
 
-import time
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from retool_env.report.highlight import MAX_CHARS, pieces
+
+from ..growth import LINEAR, growth  # noqa: TID252 - `tests` is on no path
 
 
 def test_kinds() -> None:
@@ -26,15 +28,11 @@ def test_very_long_code_stays_in_one_piece() -> None:
     assert list(pieces(code)) == [("", code)]
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("unit", ["(", "\\", "'", "f'{", '"""', "%(a", "@", "\\N{", "{", "1_", "\t \r"])
 def test_time_grows_with_the_length(unit: str) -> None:
-    def least_s(n_chars: int) -> float:
+    def prepare(n_chars: int) -> Callable[[], object]:
         code = (unit * n_chars)[:n_chars]
-        taken = []
-        for _ in range(5):
-            begin = time.perf_counter()
-            list(pieces(code))
-            taken.append(time.perf_counter() - begin)
-        return min(taken)
+        return lambda: list(pieces(code))
 
-    assert least_s(MAX_CHARS) < 4 * least_s(MAX_CHARS // 2) + 0.01
+    assert growth(prepare, MAX_CHARS) < LINEAR

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import time
 import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -17,6 +16,8 @@ from retool_env.protocol import EndReason
 from retool_env.report.facts import AttemptFacts, TokenCounts, facts_of
 from retool_env.report.metrics import RunMetrics, measure
 from retool_env.trajectory import Trajectory
+
+from ..growth import LINEAR, growth  # noqa: TID252 - `tests` is on no path
 
 Record = Callable[..., Trajectory]
 CODE = "I compute.\n<code>\nprint(6 * 7)\n</code>"
@@ -255,18 +256,18 @@ def many(record: Record, problems: int, samples: int) -> Iterator[AttemptFacts]:
         yield replace(one, verdict="correct") if n % 3 == 0 else one
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("shape", [lambda n: (n // 16, 16), lambda n: (1, n)], ids=["many problems", "one problem"])
 def test_twenty_thousand_attempts(shape: Callable[[int], tuple[int, int]], record: Record) -> None:
-    def taken_s(n: int) -> float:
+    def prepare(n: int) -> Callable[[], object]:
         run: Sequence[AttemptFacts] = list(many(record, *shape(n)))
-        times = []
-        for _ in range(2):
-            started = time.process_time()
-            assert measure(run, k=[1, 4], n_bootstrap=100).counted == len(run)
-            times.append(time.process_time() - started)
-        return min(times)
 
-    assert taken_s(20_000) / taken_s(10_000) < 3
+        def call() -> None:
+            assert measure(run, k=[1, 4], n_bootstrap=100).counted == len(run)
+
+        return call
+
+    assert growth(prepare, 20_000) < LINEAR
 
 
 def test_memory_is_a_few_numbers_an_attempt(record: Record) -> None:

@@ -18,7 +18,7 @@ from retool_env.trajectory import Trajectory
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.once]  # a page of the same bytes: other tests see to those
 
 Record = Callable[..., Trajectory]
 Open = Callable[..., "Page"]
@@ -84,7 +84,7 @@ def wait_for(page: Page, ids: list[str]) -> None:
         "ids => JSON.stringify([...document.querySelectorAll('#attempts li:not([hidden]) .id')]"
         ".map(id => id.textContent)) === JSON.stringify(ids)",
         arg=ids,
-        timeout=10_000,
+        timeout=60_000,
     )
 
 

@@ -12,6 +12,8 @@ import pytest
 from retool_env.report import answers, estimates, run_report
 from retool_env.trajectory import Trajectory, write_jsonl
 
+pytestmark = pytest.mark.once  # a document says the same on every Python
+
 ROOT = Path(__file__).parents[2]
 DOCUMENT = (ROOT / "docs" / "report.md").read_text(encoding="utf-8")
 

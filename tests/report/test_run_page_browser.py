@@ -16,7 +16,7 @@ from retool_env.trajectory import Trajectory, write_jsonl
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.once]  # a page of the same bytes: other tests see to those
 
 Record = Callable[..., Trajectory]
 Open = Callable[..., "Page"]

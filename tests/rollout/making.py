@@ -56,7 +56,7 @@ async def run(turns: Any, sandbox: Sandbox, **options: Any) -> AttemptResult:
     return await Run(turns, sandbox, **options).go()
 
 
-async def until(condition: Callable[[], bool], what: str, limit_s: float = 10.0) -> None:
+async def until(condition: Callable[[], bool], what: str, limit_s: float = 60.0) -> None:
     """Polls a condition of the outside world; fails when it does not come true in time."""
     deadline = time.monotonic() + limit_s
     while not condition():

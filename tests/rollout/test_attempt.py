@@ -210,7 +210,7 @@ async def lose_the_session(tier: str, make_sandbox: Any, **options: Any) -> Atte
     turns = iter([code("x = 42"), code("print(x)")])
 
     def write(ids: Sequence[int], params: GenerateParams) -> Turn:
-        limit = time.monotonic() + 10
+        limit = time.monotonic() + 60
         while params.conversation and params.conversation.exchanges and sandbox.metrics().sessions:
             assert time.monotonic() < limit, "the session was not evicted"
         return next(turns)
@@ -308,19 +308,19 @@ def test_an_answer_of_the_engine_that_makes_no_sense_is_its_fault() -> None:
 
 
 async def test_a_deadline_aborts_the_engine(tier_sandbox: Sandbox) -> None:
-    made = Run([], tier_sandbox, attempt={"deadline_s": 0.3})
+    made = Run([], tier_sandbox, attempt={"deadline_s": 1.5})
     waits = iter([0.0, 60.0])
     made.engine = ScriptedEngine(made.codec, [code("print(6 * 7)"), ANSWER], delay_s=lambda n: next(waits))
     result = await made.go()
     check(result)
     assert (result.outcome.ended, result.masked) == ("aborted", True)
-    assert "deadline of 0.3 s" in result.fault
+    assert "deadline of 1.5 s" in result.fault
     assert result.outcome.turns == 1
 
 
 async def test_a_deadline_stops_code_that_runs(tier: str, make_sandbox: Any) -> None:
     sandbox = make_sandbox(tier=tier, preload=(), timeout_s=60.0)
-    result = await run([code("while True: pass")], sandbox, attempt={"deadline_s": 0.5})
+    result = await run([code("while True: pass")], sandbox, attempt={"deadline_s": 1.5})
     check(result)
     assert (result.outcome.ended, result.outcome.turns) == ("aborted", 1)
     assert (await sandbox.arun("print(1)")).stdout == "1\n"

@@ -312,7 +312,7 @@ async def test_a_server_that_takes_too_long_is_an_error(server: Server) -> None:
 
 
 async def test_many_attempts_at_once_share_the_policy(server: Server) -> None:
-    together = threading.Barrier(8, timeout=30)
+    together = threading.Barrier(8, timeout=60)
 
     def script(number: int, body: dict[str, Any]) -> Answer:
         together.wait()  # answers none before all eight have asked

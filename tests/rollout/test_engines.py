@@ -271,9 +271,9 @@ async def test_a_server_that_is_not_there_has_lost_the_turn(codec: TokenCodec) -
 async def test_a_server_that_takes_too_long_has_lost_the_turn(kind: str, server: Server, codec: TokenCodec) -> None:
     server.script = lambda i, path, body: None
     with pytest.raises(TurnLostError, match="no answer in time"):
-        await ask(KINDS[kind][0](server.url, codec, timeout_s=0.1))
+        await ask(KINDS[kind][0](server.url, codec, timeout_s=0.5))
     assert len(server.requests) == 1
-    assert server.given_up.wait(10)
+    assert server.given_up.wait(60)
 
 
 @kinds
@@ -341,7 +341,7 @@ async def test_an_answer_that_comes_byte_by_byte_keeps_no_turn_for_ever() -> Non
     dripping = await asyncio.start_server(serve, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{dripping.sockets[0].getsockname()[1]}"
     engine = VllmEngine(url, "m", timeout_s=0.5, max_retries=0)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         with pytest.raises(TurnLostError, match="no answer in time"):
             await engine.generate([1], PLAIN)
     assert reached.is_set()

@@ -27,7 +27,7 @@ from retool_env.sandbox.nursery import Nursery
 pytest.register_assert_rewrite("tests.sandbox.fuzzing")
 
 
-def wait_until(condition: Callable[[], bool], what: str, limit_s: float = 10.0) -> None:
+def wait_until(condition: Callable[[], bool], what: str, limit_s: float = 60.0) -> None:
     """Polls a condition of the outside world; fails when it does not come true in time."""
     deadline = time.monotonic() + limit_s
     while not condition():
@@ -121,7 +121,7 @@ def settled(count: Callable[[], int], looks: int = 20) -> int:
         last = now
         return same >= looks
 
-    wait_until(is_settled, "a count comes to rest", limit_s=30.0)
+    wait_until(is_settled, "a count comes to rest")
     return last
 
 

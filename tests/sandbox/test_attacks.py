@@ -54,7 +54,7 @@ def output(outcome) -> bytes:
 
 @pytest.fixture(scope="session")
 def target(tier, start_sandbox):
-    with start_sandbox(tier=tier, timeout_s=1.0, memory_mb=256, standby=2, echo=False) as sandbox:
+    with start_sandbox(tier=tier, preload=None, timeout_s=1.0, memory_mb=256, standby=2, echo=False) as sandbox:
         yield sandbox
 
 

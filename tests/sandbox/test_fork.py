@@ -263,8 +263,8 @@ class TestEnds:
             pids = json.loads(owner.stdout.readline())
             assert [state_of(pid) for pid in pids] == ["T", "R", "T"]
             owner.kill()
-            # 100 ms is the promise, which the benchmark measures; the margin is for a busy test machine.
-            wait_until(lambda: all(map(is_gone, pids)), "user code is gone", limit_s=1.0)
+            # How soon, the benchmark measures.
+            wait_until(lambda: all(map(is_gone, pids)), "user code is gone")
             owner.wait()
 
     def test_closing_the_sandbox_in_the_middle(self, tier, make_sandbox):
@@ -277,7 +277,7 @@ class TestEnds:
             forks = [asyncio.ensure_future(trunk.afork()) for _ in range(10)]
             await asyncio.sleep(0.005)
             await asyncio.to_thread(sandbox.close)
-            return await asyncio.wait_for(asyncio.gather(*forks, return_exceptions=True), 20)
+            return await asyncio.wait_for(asyncio.gather(*forks, return_exceptions=True), 60)
 
         for end in asyncio.run(fork_and_close()):
             assert isinstance(end, ForkError) or not end.alive
@@ -300,10 +300,11 @@ class TestEnds:
         trunk.run("x = 1")
 
         async def give_up():
-            busy = asyncio.ensure_future(trunk.arun("import time; time.sleep(0.3)"))
-            await asyncio.sleep(0.05)
+            busy = asyncio.ensure_future(trunk.arun("import time; time.sleep(1)"))
+            await asyncio.sleep(0)
             fork = asyncio.ensure_future(trunk.afork())
-            await asyncio.sleep(0.05)
+            while not trunk._seat.waiting:
+                await asyncio.sleep(0.005)
             fork.cancel()
             await asyncio.gather(busy, fork, return_exceptions=True)
 

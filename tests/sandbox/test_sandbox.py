@@ -8,7 +8,6 @@ import os
 import pickle
 import signal
 import threading
-import time
 import warnings
 from concurrent.futures import wait
 
@@ -94,7 +93,7 @@ class TestRun:
     def test_a_timeout_keeps_what_was_printed(self, tier_sandbox):
         result = tier_sandbox.run("print('before')\nwhile True: pass", timeout_s=0.5)
         assert (result.status, result.stdout, result.exit_code) == ("timeout", "before\n", None)
-        assert 0.5 <= result.wall_s < 5
+        assert 0.5 <= result.wall_s < 30
         assert result.cpu_s > 0.2
 
     def test_a_timeout_is_one_also_without_the_handler_that_writes_out(self, tier_sandbox):
@@ -134,9 +133,9 @@ class TestRun:
     def test_seeded(self, tier, make_sandbox, tier_sandbox):
         code = "import random, numpy\nprint(random.random(), numpy.random.rand(), list({'a', 'b', 'c', 'd'}))"
         first, again = tier_sandbox.run(code), tier_sandbox.run(code)
-        other = make_sandbox(tier=tier, seed=1)
+        other, same = (make_sandbox(tier=tier, preload=("numpy",), seed=1) for _ in range(2))
         assert first.stdout == again.stdout != other.run(code).stdout
-        assert other.run(code).stdout == make_sandbox(tier=tier, seed=1).run(code).stdout
+        assert other.run(code).stdout == same.run(code).stdout
 
     def test_a_child_that_was_warmed_is_like_any_other(self, tier, make_sandbox):
         code = (
@@ -145,8 +144,8 @@ class TestRun:
             "print(threading.active_count(), sorted(vars(sys.modules['__main__'])), {'p', 'q', 'r', 's'})\n"
             "b = sympy.Symbol('b', positive=True)\nprint(sympy.solve(b**2 - 9, b), sympy.expand((b + 1)**2))"
         )
-        cold = make_sandbox(tier=tier, standby=0)
-        warm = make_sandbox(tier=tier, standby=1)
+        cold = make_sandbox(tier=tier, preload=None, standby=0)
+        warm = make_sandbox(tier=tier, preload=None, standby=1)
         wait_until(lambda: any(child.warm for child in list(warm._host.nurseries[0].idle)), "a child is warm")
         results = [cold.run(code), warm.run(code)]
         assert results[0].stdout == results[1].stdout
@@ -218,12 +217,12 @@ class TestPackages:
         assert tier_sandbox.run(code).error_class in ("FileNotFoundError", "PermissionError")
 
     def test_a_narrower_list(self, tier, make_sandbox):
-        sandbox = make_sandbox(tier=tier, packages=("mpmath",))
+        sandbox = make_sandbox(tier=tier, preload=None, packages=("mpmath",))
         assert sandbox.run("import mpmath; print(mpmath.mpf(2))").stdout == "2.0\n"
         assert sandbox.run("import numpy").error_class == "ModuleNotFoundError"
 
     def test_a_wider_list_brings_dependencies(self, tier, make_sandbox):
-        sandbox = make_sandbox(tier=tier, packages=("hypothesis",))
+        sandbox = make_sandbox(tier=tier, preload=None, packages=("hypothesis",))
         assert sandbox.run("import hypothesis, sortedcontainers; print(1)", timeout_s=30).stdout == "1\n"
 
     def test_preload(self, tier, make_sandbox):
@@ -247,13 +246,10 @@ class TestConcurrency:
 
     def test_sleeping_programs_run_side_by_side(self, tier, make_sandbox):
         sandbox = make_sandbox(tier=tier, max_concurrency=16)
-        start = time.monotonic()
-        sandbox.run("import time; time.sleep(0.5)")
-        one = time.monotonic() - start
-        start = time.monotonic()
-        results = [future.result() for future in [sandbox.submit("import time; time.sleep(0.5)") for _ in range(16)]]
-        assert all(result.status == "ok" for result in results)
-        assert time.monotonic() - start < 4 * one
+        futures = [sandbox.submit("import time; time.sleep(100)", timeout_s=200) for _ in range(16)]
+        wait_until(lambda: n_begun(sandbox) == 16, "all run at the same time")
+        assert all(future.cancel() for future in futures)
+        assert_at_rest(sandbox)
 
     def test_nobody_times_out_by_waiting(self, tier, make_sandbox):
         """Queued programs start later, and those that share a core get as much of it as they would alone."""
@@ -290,7 +286,7 @@ class TestConcurrency:
         while not task.done():
             await asyncio.sleep(0.001)
             turns += 1
-        assert turns > 20
+        assert turns > 5  # and not one, which would be all of a loop that is held up
 
     async def test_cancelling_kills_the_program(self, tier, make_sandbox):
         sandbox = make_sandbox(tier=tier, max_concurrency=1)
@@ -395,7 +391,7 @@ class TestConfiguration:
 
 class TestZygotes:
     def test_several_of_each_kind_share_the_work(self, tier, make_sandbox):
-        sandbox = make_sandbox(tier=tier, zygotes=2, standby=1)
+        sandbox = make_sandbox(tier=tier, preload=None, zygotes=2, standby=1)
         wait_until(lambda: all(nursery.zygote for nursery in nurseries(sandbox)), "all have started")
         assert [nursery.light for nursery in nurseries(sandbox)] == [False, False, True, True]
         futures = [sandbox.submit("print(1)" if i % 2 else "import sympy; print(1)") for i in range(40)]
@@ -412,10 +408,10 @@ class TestZygotes:
         "code", ["__import__('num' + 'py')", "import importlib; importlib.import_module('sym' + 'py')"]
     )
     def test_a_program_that_hides_its_imports_works_in_the_light_one(self, tier, make_sandbox, code):
-        sandbox = make_sandbox(tier=tier, memory_mb=64)
+        sandbox = make_sandbox(tier=tier, preload=None, memory_mb=64)
         wait_until(lambda: all(nursery.zygote for nursery in nurseries(sandbox)), "all have started")
         assert sandbox.run(f"{code}\nprint('there')").stdout == "there\n"
 
     def test_no_light_one_where_it_is_not_wanted(self, tier, make_sandbox):
-        for options in ({"light": False}, {"preload": ()}):
+        for options in ({"light": False, "preload": None}, {"preload": ()}):
             assert len(nurseries(make_sandbox(tier=tier, **options))) == 1

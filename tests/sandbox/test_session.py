@@ -79,7 +79,7 @@ class TestState:
         assert session.run("import __main__; print(P(), __main__.P is P, __name__)").stdout == "P(a=1) True __main__\n"
 
     def test_numbers_of_a_call(self, session):
-        result = session.run("sum(range(10**6))")
+        result = session.run("sum(range(10**7))")
         assert 0 < result.cpu_s <= result.wall_s * 2
         assert result.queue_s >= 0
         assert result.code_chars == 17
@@ -122,10 +122,11 @@ class TestOrder:
         assert running.result().status == "ok"
         assert session.run("print(x)").stdout == "1\n"
 
-    def test_cancelling_a_call_that_runs_ends_the_session(self, session):
+    def test_cancelling_a_call_that_runs_ends_the_session(self, tier_sandbox, session):
         async def give_up():
             task = asyncio.ensure_future(session.arun(ENDLESS, timeout_s=60))
-            await asyncio.sleep(0.2)
+            while n_begun(tier_sandbox) == 0:
+                await asyncio.sleep(0.005)
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
@@ -219,18 +220,16 @@ class TestBetweenCalls:
         before = child.cpu_s()
         time.sleep(0.3)
         assert child.cpu_s() < before + 0.05  # its threads may stop a moment after the first one
-        assert session.run(
-            "before = ticks; time = __import__('time'); time.sleep(.2); print(ticks > before)"
-        ).stdout == ("True\n")
+        assert session.run("before = ticks\nwhile ticks == before: pass\nprint(ticks > before)").stdout == "True\n"
 
     def test_cpu_time_of_threads_is_limited(self, session):
         burn = "import threading\ndef f():\n    import hashlib\n    while True: hashlib.sha256(bytes(10**6))\n"
-        burn += "for _ in range(8): threading.Thread(target=f, daemon=True).start()\nimport time; time.sleep(50)"
+        burn += "for _ in range(8): threading.Thread(target=f, daemon=True).start()\nimport time; time.sleep(250)"
         start = time.monotonic()
         result = session.run(burn, timeout_s=2.0)
         assert result.status == "timeout"
         assert result.cpu_s < 2 * 2.0 + 1.5
-        assert time.monotonic() - start < 30
+        assert time.monotonic() - start < 200  # and not when the program would have ended
 
     def test_messages_sent_in_between_are_not_answers(self, session):
         forge = (

@@ -173,7 +173,9 @@ def soak(sandbox: Sandbox, executions: int, crashes: int, kills: int) -> dict[st
 
 @pytest.fixture
 def soaked(tier, make_sandbox) -> Sandbox:
-    return make_sandbox(tier=tier, timeout_s=0.4, memory_mb=64, max_output_bytes=100_000, max_concurrency=4, standby=2)
+    return make_sandbox(
+        tier=tier, preload=None, timeout_s=0.4, memory_mb=64, max_output_bytes=100_000, max_concurrency=4, standby=2
+    )
 
 
 def test_a_short_soak(soaked):

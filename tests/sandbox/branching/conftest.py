@@ -109,7 +109,7 @@ class Member:
     out: int
     err: int
 
-    def run(self, code: str, limit_s: float = 20.0) -> str:
+    def run(self, code: str, limit_s: float = 60.0) -> str:
         """Runs code and returns the repr of ``answer``."""
         self.link.settimeout(limit_s)
         self.link.send(code.encode())
@@ -128,7 +128,7 @@ class Member:
         known = {member.pid: member.pidfd for member in family.members}
         return branching.Fork(family.listener, self.pid, self.pidfd, family.session, family.zygote.pid, known)
 
-    def fork(self, request: bytes = b"fork", limit_s: float = 10.0) -> branching.Fork:
+    def fork(self, request: bytes = b"fork", limit_s: float = 60.0) -> branching.Fork:
         """Asks it for a branch and goes through with it, as the host does."""
         fork = self.begin_fork()
         self.link.send(request)
@@ -203,7 +203,7 @@ def zygotes() -> Iterator[Zygotes]:
     yield running
     for zygote, control in running.values():
         control.close()
-        zygote.wait(10)
+        zygote.wait(60)
 
 
 def start_zygote(modules: tuple[str, ...]) -> tuple[subprocess.Popen[bytes], socket.socket]:
