@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -55,8 +57,8 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pa
         if name not in made:
             from transformers import Qwen2Config
 
-            folder = made[name] = tmp_path_factory.mktemp(name)
             tokenizer = load(name)
+            folder = made[name] = tmp_path_factory.mktemp(name)
             tokenizer.save_pretrained(folder)
             Qwen2Config(
                 vocab_size=len(tokenizer),
@@ -74,18 +76,15 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pa
     return make
 
 
-@pytest.fixture
-def make_config(model_folder: Callable[[str], Path], tmp_path: Path) -> Callable[..., Any]:
-    """Returns a function that composes verl's own configuration with an agent loop entry of given keys."""
+@pytest.fixture(scope="session")
+def compose_config(model_folder: Callable[[str], Path]) -> Callable[..., Any]:
+    """Returns a function that composes verl's own configuration for a model; each kind once, for it takes a while."""
 
-    def make(*overrides: str, name: str = "small", **keys: Any) -> Any:
+    @cache
+    def compose_once(name: str, overrides: tuple[str, ...]) -> Any:
         import verl.trainer.config
         from hydra import compose, initialize_config_dir
-        from omegaconf import OmegaConf
 
-        entry = {"name": "retool", "_target_": "retool_verl.loop.RetoolAgentLoop", "resume_pause_s": 0.0, **keys}
-        path = tmp_path / "retool.yaml"
-        OmegaConf.save(OmegaConf.create([entry]), path)
         [folder] = verl.trainer.config.__path__
         with initialize_config_dir(config_dir=folder, version_base=None):
             return compose(
@@ -99,9 +98,25 @@ def make_config(model_folder: Callable[[str], Path], tmp_path: Path) -> Callable
                     "actor_rollout_ref.rollout.calculate_log_probs=true",
                     "actor_rollout_ref.rollout.agent.num_workers=1",
                     "actor_rollout_ref.rollout.agent.default_agent_loop=retool",
-                    f"actor_rollout_ref.rollout.agent.agent_loop_config_path={path}",
                     *overrides,
                 ],
             )
+
+    return compose_once
+
+
+@pytest.fixture
+def make_config(compose_config: Callable[..., Any], tmp_path: Path) -> Callable[..., Any]:
+    """Returns a function that gives verl's configuration with an agent loop entry of given keys."""
+
+    def make(*overrides: str, name: str = "small", **keys: Any) -> Any:
+        from omegaconf import OmegaConf
+
+        entry = {"name": "retool", "_target_": "retool_verl.loop.RetoolAgentLoop", "resume_pause_s": 0.0, **keys}
+        path = tmp_path / "retool.yaml"
+        OmegaConf.save(OmegaConf.create([entry]), path)
+        config = copy.deepcopy(compose_config(name, overrides))
+        config.actor_rollout_ref.rollout.agent.agent_loop_config_path = str(path)
+        return config
 
     return make

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +10,7 @@ from verl.workers.rollout.replica import TokenOutput
 
 from retool_env.rollout.engines.base import cut_at_stop
 
-Turn = str | TokenOutput | BaseException
+Turn = str | TokenOutput | BaseException | Awaitable[Any]
 Script = Callable[[str, int], Turn]
 """What is written next, given the text so far and the number of the turn in its attempt."""
 
@@ -32,9 +32,13 @@ class ScriptedServers:
 
     def __init__(self, tokenizer: Any, script: Script | Sequence[Turn], steps: Sequence[int] = (0,)):
         self.tokenizer = tokenizer
+        self._steps = steps
+        self.start(script)
+
+    def start(self, script: Script | Sequence[Turn]) -> None:
+        """Begins a script, and forgets what was asked before."""
         self.requests: list[Request] = []
         self._script = script
-        self._steps = steps
 
     async def generate(
         self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any], **more: Any
@@ -50,6 +54,8 @@ class ScriptedServers:
             raise turn
         if isinstance(turn, TokenOutput):
             return turn
+        if isinstance(turn, Awaitable):
+            turn = await turn
         ids = self._ids(turn, sampling_params.get("stop") or ())[: sampling_params.get("max_tokens")]
         request.gave = ids
         request.logprobs = [-(number + 1) - place / 1024 for place in range(len(ids))]

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
+import signal
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +20,8 @@ pytestmark = pytest.mark.slow
 
 N_GROUPS = 3
 N = 2
+RAYS_OWN = Path("/tmp/ray")
+"""Where Ray keeps what it is not told to keep elsewhere."""
 
 
 def script(text: str, number: int) -> Any:
@@ -28,6 +34,7 @@ def script(text: str, number: int) -> Any:
 
 @pytest.fixture(scope="module")
 def ray_here() -> Iterator[Any]:
+    import psutil
     import ray
 
     from . import servers
@@ -35,9 +42,21 @@ def ray_here() -> Iterator[Any]:
     # Ray's workers do not know the tests' modules.
     for module in (servers, sys.modules[__name__], sys.modules[batch.__module__]):
         ray.cloudpickle.register_pickle_by_value(module)
-    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False)
-    yield ray
-    ray.shutdown()
+    # Not pytest's folder: the names of Ray's sockets below it would be longer than the kernel's 107 characters.
+    folder = Path(tempfile.mkdtemp(prefix="ray", dir="/tmp"))
+    others = psutil.Process().children(recursive=True)
+    try:
+        ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, _temp_dir=str(folder))
+        started = psutil.Process().children(recursive=True)
+        yield ray
+        started += psutil.Process().children(recursive=True)
+        ray.shutdown()
+        _, alive = psutil.wait_procs({*started} - {*others}, timeout=30)
+        assert alive == []
+    finally:
+        ray.shutdown()
+        shutil.rmtree(folder)
+    assert [session for session in RAYS_OWN.glob("*") if session.name.endswith(f"_{os.getpid()}")] == []
 
 
 @pytest.fixture
@@ -57,7 +76,7 @@ def test_the_legacy_manager(ray_here: Any, make_config: Callable[..., Any], scri
     import psutil
     from verl.experimental.agent_loop import AgentLoopManager
 
-    config = make_config("actor_rollout_ref.rollout.agent.num_workers=3", max_resumes=0)
+    config = make_config("actor_rollout_ref.rollout.agent.num_workers=2", max_resumes=0)
     manager = AgentLoopManager.create(config, llm_client=scripted)
     made = manager.generate_sequences(batch(N_GROUPS, raw_prompt=questions()).repeat(N))
     assert made.non_tensor_batch["acc"].tolist() == [1, 1, 0, 0, 1, 1]
@@ -69,12 +88,12 @@ def test_the_legacy_manager(ray_here: Any, make_config: Callable[..., Any], scri
         assert [id for id, sampled in zip(ids, mask, strict=True) if not sampled] == shown
     assert made.meta_info["timing"]["agent_loop/tool_calls/max"] > 0
 
-    # Each worker that ran code has a sandbox, which ends with it, though it is killed.
+    # Each worker has a sandbox of its own, which ends with it, though it is killed.
     pids = ray_here.get([worker.__ray_call__.remote(lambda _: os.getpid()) for worker in manager.agent_loop_workers])
     sandboxes = [psutil.Process(pid).children(recursive=True) for pid in pids]
-    assert sum(map(bool, sandboxes)) == 2  # the third worker's attempts were lost before any code
-    for worker in manager.agent_loop_workers:
-        ray_here.kill(worker)
+    assert all(sandboxes)
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
     _, alive = psutil.wait_procs([process for each in sandboxes for process in each], timeout=20)
     assert alive == []
 

@@ -63,6 +63,9 @@ def test_dynamic_sampling_and_the_tools_settings_are_taken() -> None:
         ("reward_model.reward_manager=dapo", "old layout"),
         ("actor_rollout_ref.actor.clip_ratio_low=many", "clip_ratio_low"),
         ("actor_rollout_ref.actor.loss_agg_mode=mine", "loss_agg_mode"),
+        ("data.return_raw_input_ids=True", "no line of verl reads"),
+        ("actor_rollout_ref.rollout.over_sample_rate=0.1", "no line of verl reads"),
+        ("actor_rollout_ref.rollout.n=four", "must be a number, got a text"),
         ("sense", "key=value"),
     ],
 )

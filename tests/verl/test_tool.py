@@ -12,7 +12,7 @@ import pytest
 
 from retool_env.errors import ConfigurationError
 
-from .test_worker import Worker, call, response
+from .test_worker import Worker, call, code, response
 
 
 @pytest.fixture
@@ -111,26 +111,53 @@ def test_only_what_the_policy_wrote_last_is_graded(text: str, acc: int) -> None:
         assert judge("", text, "42")["acc"] == acc
 
 
-@pytest.mark.parametrize("num_turns", range(2, 40))
-@pytest.mark.parametrize("text", ["So \\boxed{42}", "So \\boxed{7}", "nothing"])
-def test_the_recipes_table_to_the_last_bit(text: str, num_turns: int) -> None:
+TEXTS = [
+    "So \\boxed{42}", "So \\boxed{7}", "nothing", "", "So \\boxed{042}", "So \\boxed{ 42}", "\\boxed{42",
+    "\\boxed{\\text{42}}", "\\boxed{41} or \\boxed{42}", "\\boxed{42} or \\boxed{41}", "\\boxed 42", "\\fbox{42}",
+    "\\boxed{42}" + "." * 95, "\\boxed{42}" + "." * 120, "\\boxed{42}" + "." * 400, "." * 400 + "\\boxed{42}",
+    "Answer: 42", "\\boxed{{42}}", "\\boxed{}", "\ud800\\boxed{42}",
+]  # fmt: skip
+"""Last turns, in and out of the window of verl's comparison, with boxes that close and that do not."""
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_the_recipes_table_to_the_last_bit(text: str) -> None:
     from retool_verl.reward import compute_score_verl
     from verl.utils.reward_score import math_dapo
 
-    theirs = math_dapo.compute_score(text, "42", strict_box_verify=True)["score"]
-    if theirs < 0:  # recipe/retool/retool.py of verl 0.6
-        theirs = min(-0.6, theirs + (num_turns - 2) / 2 * 0.1)
-    assert compute_score_verl("", text, "42", {"num_turns": num_turns})["score"] == theirs
+    for num_turns in range(2, 40):
+        theirs = math_dapo.compute_score(text, "42", strict_box_verify=True)["score"]
+        if theirs < 0:  # recipe/retool/retool.py of verl 0.6
+            theirs = min(-0.6, theirs + (num_turns - 2) / 2 * 0.1)
+        assert compute_score_verl("", text, "42", {"num_turns": num_turns})["score"] == theirs
 
 
-def test_it_is_safe_in_threads() -> None:
-    from retool_verl.reward import compute_score
+async def test_the_loop_pays_by_the_same_table(make_config: Callable[..., Any]) -> None:
+    """Attempts of one to five turns, wrong in the end: as the recipe would pay for as many turns."""
+    from retool_verl.reward import compute_score_verl
+
+    def script(text: str, number: int) -> str:
+        return code("1 + 1") if number < int(text.split("turns: ")[1][0]) else "<answer>\\boxed{41}</answer>"
+
+    questions = [[{"role": "user", "content": f"What is 6 * 7? turns: {n}"}] for n in range(5)]
+    config = make_config("actor_rollout_ref.rollout.response_length=1024", reward="verl")
+    made = await Worker(config, script).go(5, raw_prompt=questions)
+    for n, num_turns in enumerate(made.non_tensor_batch["__num_turns__"].tolist()):
+        paid = compute_score_verl("", "\\boxed{41}", "42", {"num_turns": num_turns})["score"]
+        assert num_turns == 2 * n + 2
+        assert made.batch["rm_scores"][n].sum().item() == pytest.approx(paid, abs=1e-6)
+
+
+def test_they_are_safe_in_threads() -> None:
+    from retool_verl.reward import compute_score, compute_score_verl
 
     texts = [f"So \\boxed{{\\frac{{{n}}}{{{n + 1}}} + x}}" for n in range(8)] * 4
     golds = [f"x + {n}/{n + 1}" for n in range(8)] * 4
     with ThreadPoolExecutor(8) as pool:
         scores = list(pool.map(lambda pair: compute_score("", *pair)["acc"], zip(texts, golds, strict=True)))
+        strict = list(pool.map(lambda text: compute_score_verl("", text, "42")["acc"], TEXTS * 20))
     assert scores == [1.0] * len(texts)
+    assert strict == [compute_score_verl("", text, "42")["acc"] for text in TEXTS] * 20
 
 
 def test_verl_finds_it_by_its_path(make_config: Callable[..., Any]) -> None:

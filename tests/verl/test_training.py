@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -75,6 +76,18 @@ async def test_a_forward_pass_over_the_batch_gives_the_logprobs_of_the_rollout(
     assert made.batch["rollout_log_probs"][sampled].tolist() == pytest.approx(again[sampled].tolist(), abs=1e-3)
 
 
+def check_metrics(made: Any, advantages: Any) -> None:
+    """An attempt without a single token to learn from leaves verl's metrics finite."""
+    from verl.trainer.ppo.metric_utils import compute_data_metrics
+
+    for name in ("token_level_scores", "token_level_rewards"):
+        made.batch[name] = made.batch["rm_scores"]
+    made.batch["advantages"] = made.batch["returns"] = advantages
+    metrics = compute_data_metrics(made, use_critic=False)
+    assert metrics["critic/score/mean"] == pytest.approx(0.4)
+    assert all(math.isfinite(value) for value in metrics.values())
+
+
 async def test_mask_and_reward_reach_the_loss(make_config: Callable[..., Any], model: Any) -> None:
     """Two right attempts, two wrong ones and one that was lost, all at one problem: a group of GRPO."""
     import torch
@@ -102,6 +115,7 @@ async def test_mask_and_reward_reach_the_loss(make_config: Callable[..., Any], m
     advantages, _ = compute_grpo_outcome_advantage(made.batch["rm_scores"].clone(), mask, group)
     assert (advantages[:2][mask[:2].bool()] > 0).all()
     assert (advantages[2:4][mask[2:4].bool()] < 0).all()
+    check_metrics(made, advantages)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     logits = forward(model, made)
     logits.retain_grad()

@@ -4,7 +4,7 @@
 
 hydra itself refuses a key that does not exist. What it lets through, and verl then never reads, is found here: keys of
 the old layout that are still in the tree (a ``custom_reward_function`` at the top, ``reward_model``), keys that are
-added with ``+``, and keys that no line of verl's source names.
+added with ``+``, and keys that verl has and no line of it reads (``data.return_raw_input_ids``).
 """
 
 from __future__ import annotations
@@ -16,8 +16,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-_OPEN: Final = ("override_config", "engine_kwargs", "reward_kwargs", "apply_chat_template_kwargs", "ray_init")
+_OPEN: Final = (
+    "override_config", "engine_kwargs", "reward_kwargs", "apply_chat_template_kwargs", "ray_init", "lora",
+    "turbo_config", "transfer_queue", "global_tool_config",
+)  # fmt: skip
 """Below a key of this name anything goes: verl hands it on."""
+
+_COMMENT: Final = re.compile(r"#[^\n]*")
+_READ: Final = re.compile(r"""[.'"]([A-Za-z_]\w*)\b(?!\s*=[^=])""")
+_REFERRED: Final = re.compile(r"\$\{[^}]*?(\w+)[,}]")
 
 
 def find_faults(config_name: str, overrides: Sequence[str]) -> list[str]:
@@ -27,7 +34,6 @@ def find_faults(config_name: str, overrides: Sequence[str]) -> list[str]:
         config_name: ``ppo_trainer`` or ``sft_trainer_engine``.
         overrides: ``key=value``, as on the command line.
     """
-    from hydra import compose, initialize_config_dir
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
 
@@ -41,16 +47,26 @@ def find_faults(config_name: str, overrides: Sequence[str]) -> list[str]:
             faults.append(f"{name}: a key of the old layout, which main_ppo ignores; it begins with reward. now")
         elif name.startswith("+") and not any(part in _OPEN for part in key.split(".")[:-1]):
             faults.append(f"{name}: no key of verl's configuration, so nothing reads it")
-        elif not any(part in _OPEN for part in key.split(".")) and not _is_read(key.rpartition(".")[2]):
+        elif not any(part in _OPEN for part in key.split(".")) and key.rpartition(".")[2] not in _names_read():
             faults.append(f"{name}: no line of verl reads a key of this name")
     try:
-        with initialize_config_dir(config_dir=str(_folder() / "trainer" / "config"), version_base=None):
-            config = compose(config_name, overrides=list(overrides))
-            default = compose(config_name)
+        config, default = _compose(config_name, overrides), _default(config_name)
     except (HydraException, OmegaConfBaseException) as error:
         return [*faults, f"hydra: {error}"]
     keys = [override.partition("=")[0].lstrip("+~") for override in overrides]
     return faults + _check_kinds(keys, config, default) + _check_values(config_name, config)
+
+
+def _compose(config_name: str, overrides: Sequence[str]) -> Any:
+    from hydra import compose, initialize_config_dir
+
+    with initialize_config_dir(config_dir=str(_folder() / "trainer" / "config"), version_base=None):
+        return compose(config_name, overrides=list(overrides))
+
+
+@cache
+def _default(config_name: str) -> Any:
+    return _compose(config_name, ())
 
 
 def _check_kinds(keys: Iterable[str], config: Any, default: Any) -> list[str]:
@@ -109,13 +125,17 @@ def _legacy() -> frozenset[str]:
 
 
 @cache
-def _source() -> str:
-    return "\n".join(path.read_text(encoding="utf-8") for path in sorted(_folder().rglob("*.py")))
+def _names_read() -> frozenset[str]:
+    """All names by which verl reads something: ``x.name``, ``x["name"]``, ``x.get("name")``, and in YAML ``${x.name}``.
 
-
-@cache
-def _is_read(name: str) -> bool:
-    return re.search(rf"\b{re.escape(name)}\b", _source()) is not None
+    That a dataclass has such a field, that a comment names it, or that something is stored there, reads nothing.
+    """
+    names: set[str] = set()
+    for pattern, files in ((_READ, "*.py"), (_REFERRED, "*.yaml")):
+        for path in _folder().rglob(files):
+            if not path.name.startswith("_generated"):
+                names.update(pattern.findall(_COMMENT.sub("", path.read_text(encoding="utf-8"))))
+    return frozenset(names)
 
 
 def main(arguments: Sequence[str], lines: Iterable[str]) -> int:

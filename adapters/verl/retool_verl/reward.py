@@ -19,9 +19,11 @@ from typing import Any, Final
 
 from retool_env.config import EpisodeConfig
 from retool_env.grading import Grade, grade, grade_answer
+from retool_env.plain import plain_text
 from retool_env.protocol import get_protocol
 from retool_env.protocol.base import Answer, EndReason
 from retool_env.reward import RewardFacts, compute_reward
+from retool_verl.rows import gold_answer
 
 _OUTPUT_ENDS: Final = ("</tool_response>", "</interpreter>")
 _TURN: Final = re.compile(r"\s*(?:<\|im_end\|>)?\s*(?:<\|im_start\|>)?assistant\n")
@@ -49,11 +51,15 @@ def compute_score(
 
     Returns:
         ``score`` and, for verl's metrics, ``acc``, ``answered`` and ``tool_calls``.
+
+    Raises:
+        ProblemError: The gold is neither a text nor a number.
+        ConfigurationError: There is no such table.
     """
-    text = last_turn(solution_str)
+    gold, text = gold_answer(ground_truth), last_turn(plain_text(solution_str))
     action = get_protocol("tool_calls").parse(text, EpisodeConfig(protocol="tool_calls").registry())
     answer = action.text if isinstance(action, Answer) and action.boxed else None
-    found = None if answer is None else grade_answer(answer, str(ground_truth))
+    found = None if answer is None else grade_answer(answer, gold)
     return _paid(found, answer, solution_str, extra_info, reward)
 
 
@@ -68,7 +74,7 @@ def compute_score_verl(
 
     Takes and returns what ``compute_score`` does. Other than the recipe's own function it grades no tool output.
     """
-    found = grade(last_turn(solution_str), str(ground_truth), preset="strict")
+    found = grade(last_turn(solution_str), gold_answer(ground_truth), preset="strict")
     return _paid(found, found.answer, solution_str, extra_info, "verl")
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from pydantic import ValidationError
 
 from retool_env.errors import ProblemError
+from retool_env.plain import plain_text
 from retool_env.problems import Problem
 
 AGENT_NAME: Final = "retool"
@@ -59,32 +61,63 @@ def sft_row(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, 
 def row_problem(fields: Mapping[str, Any]) -> Problem:
     """Returns the problem of a row as verl hands it to an agent loop.
 
-    The question is ``extra_info["question"]`` or else what the user says in the prompt.
+    The question is ``extra_info["question"]`` or else what the user says last in the prompt.
 
     Raises:
         ProblemError: There is no question, or no gold answer.
     """
     extra = _mapping(fields.get("extra_info"))
-    gold = _mapping(fields.get("reward_model")).get("ground_truth")
-    number = extra.get("index", fields.get("index"))
-    name = str(extra.get("id") or number or "row")
-    question = extra.get("question") or _user_turn(fields.get("raw_prompt"))
-    if isinstance(gold, bool) or not isinstance(gold, str | int | float):
-        raise ProblemError(f"row {name:.80}: reward_model.ground_truth must be the gold answer, got {gold!r:.80}")
+    number = _python(extra.get("index", fields.get("index")))
+    name = _text(extra.get("id")) or _text(number) or "row"
+    gold = gold_answer(_mapping(fields.get("reward_model")).get("ground_truth"), f"row {name:.80}: ")
+    question = _text(extra.get("question")) or _user_turn(fields.get("raw_prompt"))
+    source = _text(fields.get("data_source")) or ""
     try:
-        return Problem(id=name, question=question, answer=str(gold), source=str(fields.get("data_source") or ""))
+        return Problem(id=name, question=question or "", answer=gold, source=source)
     except ValidationError as error:
         first = error.errors()[0]
         raise ProblemError(f"row {name:.80}: {first['loc'][0]}: {first['msg']}") from error
+
+
+def gold_answer(value: object, where: str = "") -> str:
+    """Returns the gold answer that a row has in ``reward_model["ground_truth"]``, as text.
+
+    Raises:
+        ProblemError: It is neither a text nor a number; the message begins with ``where``.
+    """
+    gold = _text(value)
+    if not gold:
+        raise ProblemError(f"{where}reward_model.ground_truth must be a text or a number, got {value!r:.80}")
+    return gold
+
+
+def _python(value: Any) -> Any:
+    """A numpy number or array, which is what a data set may hold, as Python has it."""
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def _text(value: Any) -> str | None:
+    """A text or a finite number as valid text; None for anything else."""
+    value = _python(value)
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        return None
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return plain_text(str(value))
 
 
 def _mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _user_turn(messages: object) -> object:
-    """What the user says last in a prompt: plain text, or None."""
+def _user_turn(messages: object) -> str | None:
+    """What the user says last in a prompt: a text, or the text parts of a message in parts; None without any."""
+    messages = _python(messages)
     if isinstance(messages, str) or not isinstance(messages, Sequence):
-        messages = list(messages) if hasattr(messages, "tolist") else ()  # a numpy array of messages
-    turns = [message["content"] for message in messages if message.get("role") == "user"]
-    return turns[-1] if turns else None
+        return None
+    turns = [message for message in map(_mapping, messages) if message.get("role") == "user"]
+    content = _python(turns[-1].get("content")) if turns else None
+    if isinstance(content, Sequence) and not isinstance(content, str):
+        parts = [_text(part.get("text")) for part in map(_mapping, content)]
+        return "".join(filter(None, parts))
+    return _text(content)

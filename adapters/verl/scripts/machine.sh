@@ -4,7 +4,7 @@
 # DEVICE    gpu or npu (Ascend)
 # MODEL_PATH, DATA, OUT   folders of the model, of the data (retool data), for checkpoints
 # PRINT=1   prints the overrides, one a line, and runs nothing
-# Not verified on hardware: the keys are checked against verl's configuration (check_overrides.py), no figure was measured.
+# Not verified on hardware: the keys are checked against verl's configuration (retool_verl.overrides), no figure was measured.
 
 MODEL="${MODEL:-7b}"
 DEVICE="${DEVICE:-gpu}"

@@ -3,8 +3,8 @@
 #
 #   MODEL=7b DEVICE=gpu DATA=data OUT=checkpoints/sft adapters/verl/scripts/sft.sh [verl overrides...]
 #
-# Batch 32 and six epochs as in the published recipe for verl; the learning rate is ours. On several nodes, run it on each with NODE_RANK and
-# MASTER_ADDR set.
+# Batch 32 and six epochs as in the published recipe for verl; the learning rate is ours. On several nodes, run it on each
+# with NODE_RANK and MASTER_ADDR set.
 set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 source "$here/machine.sh"
