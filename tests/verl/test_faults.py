@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from retool_env.errors import ProblemError, RewardError, SandboxUnavailableError
+from retool_env.errors import PolicyError, ProblemError, RewardError, SandboxUnavailableError
 from retool_env.rollout.attempt import AttemptFaultError
 from retool_env.sandbox import Sandbox, SandboxConfig
 from retool_env.shared_sandbox import shared_sandbox
@@ -155,6 +155,8 @@ async def test_what_a_server_refuses_is_not_asked_again(make_config: Callable[..
     made = await worker.go(2, raw_prompt=two("(lost)"))
     assert made.non_tensor_batch["fault"].tolist() == [1, 0]
     assert len(worker.servers.requests) == 2
+    with pytest.raises(PolicyError, match="max_tokens must be"):
+        await Worker(make_config(on_fault="raise"), script).go(2, raw_prompt=two("(lost)"))
 
 
 # The clock and the caller

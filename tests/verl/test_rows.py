@@ -29,6 +29,7 @@ def numpy_row() -> dict[str, Any]:
         ({"raw_prompt": ASKED, "reward_model": GOLD, "index": 0, "extra_info": {}}, "0"),
         ({"raw_prompt": ASKED, "reward_model": GOLD, "index": 7, "extra_info": {"index": 2, "id": "aime-2"}}, "aime-2"),
         ({"reward_model": GOLD, "extra_info": {"question": "What is 6 * 7?", "index": None}}, "row"),
+        ({"raw_prompt": [{"role": "user", "content": "Hello."}, *ASKED], "reward_model": GOLD}, "row"),
         ({"raw_prompt": [{"content": "lost"}, "lost", None, *ASKED], "reward_model": GOLD}, "row"),
         ({"raw_prompt": [{"role": "user", "content": [{"type": "text", "text": "What is 6 * 7?"}]}],
           "reward_model": GOLD, "data_source": None}, "row"),

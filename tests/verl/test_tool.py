@@ -98,6 +98,7 @@ OUTPUT = "user\n<tool_response>\n{}\n</tool_response>\nassistant\n"
         ("It is \\boxed{42}", 1),
         ("It is \\boxed{41}", 0),
         ("It is 42", 0),
+        ("<answer>42</answer>", 0),
         (call("print(42)") + OUTPUT.format("\\boxed{42}") + "Done.", 0),
         (call("print(42)") + OUTPUT.format("41") + "So \\boxed{42}", 1),
         ("\\boxed{42}" + call("print(1)") + OUTPUT.format("1"), 0),
@@ -109,6 +110,15 @@ def test_only_what_the_policy_wrote_last_is_graded(text: str, acc: int) -> None:
 
     for judge in (compute_score, compute_score_verl):
         assert judge("", text, "42")["acc"] == acc
+
+
+@pytest.mark.parametrize("opening", ["\nassistant\n", "<|im_end|>\n<|im_start|>assistant\n", "\n"])
+def test_the_last_turn_begins_after_its_opening(opening: str) -> None:
+    from retool_verl.reward import last_turn
+
+    said = f"{call('1')}user\n<tool_response>\n1\n</tool_response>"
+    assert last_turn(f"{said}{opening}So it is 1.").lstrip() == "So it is 1."
+    assert last_turn("assistant\nSo it is 1.") == "assistant\nSo it is 1."
 
 
 TEXTS = [
@@ -130,6 +140,16 @@ def test_the_recipes_table_to_the_last_bit(text: str) -> None:
         if theirs < 0:  # recipe/retool/retool.py of verl 0.6
             theirs = min(-0.6, theirs + (num_turns - 2) / 2 * 0.1)
         assert compute_score_verl("", text, "42", {"num_turns": num_turns})["score"] == theirs
+
+
+def test_without_verls_count_the_turns_are_counted_in_the_text() -> None:
+    from retool_verl.reward import compute_score_verl
+
+    for n in range(4):
+        text = (call("print(1)") + OUTPUT.format("1")) * n + "So \\boxed{41}"
+        counted = compute_score_verl("", text, "42")
+        assert counted == compute_score_verl("", text, "42", {"num_turns": 2 * n + 2})
+        assert counted["score"] == pytest.approx(-1 + 0.1 * n)
 
 
 async def test_the_loop_pays_by_the_same_table(make_config: Callable[..., Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import Any
 import pytest
 
 from retool_env.errors import ConfigurationError
+from retool_env.sandbox import SandboxConfig
+from retool_env.shared_sandbox import shared_sandbox
 from retool_env.trajectory import read_jsonl
 
 ANSWER = "<answer>\\boxed{42}</answer>"
@@ -270,6 +273,23 @@ async def test_what_the_servers_say_of_themselves_goes_on(make_config: Callable[
     assert made.meta_info["metrics"][0]["num_preempted"] == 3
     assert made.non_tensor_batch["min_global_steps"].tolist() == [4]
     assert made.non_tensor_batch["max_global_steps"].tolist() == [7]
+
+
+async def test_the_models_own_room_is_kept(make_config: Callable[..., Any]) -> None:
+    worker = Worker(make_config(), [ANSWER])
+    await worker.go()
+    n = len(worker.servers.requests[0].prompt_ids)
+    worker = Worker(make_config(f"actor_rollout_ref.rollout.max_model_len={n + 50}"), ["so " * 400])
+    made = await worker.go()
+    assert worker.servers.requests[0].sampling_params["max_tokens"] == 49
+    assert made.non_tensor_batch["cut_by_length"].tolist() == [1.0]
+
+
+async def test_workers_of_a_node_share_its_cores(make_config: Callable[..., Any]) -> None:
+    cores = max(2, os.cpu_count() or 1)
+    config = make_config("trainer.nnodes=2", f"actor_rollout_ref.rollout.agent.num_workers={2 * cores}")
+    await Worker(config, [code("print(6 * 7)"), ANSWER]).go()
+    assert shared_sandbox(SandboxConfig(zygotes=1, max_concurrency=4, standby=2)).own is not None
 
 
 async def test_options_of_the_chat_template_reach_it(make_config: Callable[..., Any]) -> None:
