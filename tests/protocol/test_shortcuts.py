@@ -139,7 +139,7 @@ def test_a_turn_costs_no_copy_of_the_conversation(protocol: str) -> None:
 
         return run
 
-    assert growth(play, 400) < LINEAR
+    assert growth(play, 160) < LINEAR
     episode = play(2)()
     assert isinstance(episode, Episode)
     shown = episode.messages()[-1]["content"]
