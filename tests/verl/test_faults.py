@@ -80,6 +80,7 @@ async def test_a_sandbox_that_was_closed_costs_its_attempt_only(make_config: Cal
     assert made.non_tensor_batch["fault"].tolist() == [1, 0]
     assert response(made)[1] == [0]
     assert made.batch["rm_scores"].sum(-1).tolist() == [0.0, 1.0]
+    assert [made.non_tensor_batch[name][1] for name in ("acc", "answered", "tool_calls")] == [1, 1, 0]
 
 
 async def test_a_sandbox_that_cannot_start_is_an_error_and_no_fault(
@@ -98,9 +99,10 @@ async def test_a_turn_lost_with_its_server_is_generated_again(make_config: Calla
     from ray.exceptions import RayActorError
     from verl.workers.rollout.replica import TokenOutput
 
-    turns = [RayActorError(), TokenOutput(token_ids=[], stop_reason="aborted"), ANSWER]
+    half = TokenOutput(token_ids=[5], log_probs=[-1.0], stop_reason="aborted")
+    turns = [RayActorError(), half, TokenOutput(token_ids=[], log_probs=[], stop_reason="completed"), ANSWER]
     made = await Worker(make_config(), turns).go()
-    assert made.non_tensor_batch["resumes"].tolist() == [2.0]
+    assert made.non_tensor_batch["resumes"].tolist() == [3.0]
     assert made.non_tensor_batch["acc"].tolist() == [1.0]
 
 

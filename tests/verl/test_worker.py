@@ -183,6 +183,17 @@ async def test_a_turn_cut_by_length_is_neither_run_nor_graded(make_config: Calla
     assert made.non_tensor_batch["cut_by_length"].tolist() == [1.0]
 
 
+@pytest.mark.parametrize(("n", "said"), [(200, "completed"), (5, "length")])
+async def test_a_cut_is_seen_however_a_server_tells_it(make_config: Callable[..., Any], n: int, said: str) -> None:
+    """One that gives more than it was asked for, and one that says why it stopped."""
+    from verl.workers.rollout.replica import TokenOutput
+
+    turn = TokenOutput(token_ids=[5] * n, log_probs=[-1.0] * n, stop_reason=said)
+    made = await Worker(make_config("actor_rollout_ref.rollout.response_length=32"), [turn]).go()
+    assert len(response(made)[0]) == min(n, 32)
+    assert made.non_tensor_batch["cut_by_length"].tolist() == [1.0]
+
+
 async def test_observations_keep_their_budget_of_tokens(make_config: Callable[..., Any]) -> None:
     config = make_config(max_observation_tokens=128, max_observation_chars=10_000)
     worker = Worker(config, [code("print(list(range(2000)))"), ANSWER])
