@@ -58,7 +58,7 @@ def compute_score(
     """
     gold, text = gold_answer(ground_truth), last_turn(plain_text(solution_str))
     action = get_protocol("tool_calls").parse(text, EpisodeConfig(protocol="tool_calls").registry())
-    answer = action.text if isinstance(action, Answer) and action.boxed else None
+    answer = action.text if isinstance(action, Answer) else None  # in this protocol always a box
     found = None if answer is None else grade_answer(answer, gold)
     return _paid(found, answer, solution_str, extra_info, reward)
 
