@@ -106,7 +106,7 @@ def test_the_manual_has_every_key() -> None:
 
 
 def test_the_manual_has_every_metric() -> None:
-    from retool_verl.loop import METRICS
+    from retool_env.rollout.measure import METRICS
 
     text = README.read_text(encoding="utf-8")
     assert [key for key in METRICS if f"`{key}`" not in text] == []

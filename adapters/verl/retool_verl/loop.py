@@ -21,12 +21,11 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput
 
 from retool_env.errors import ConfigurationError, PolicyError, SandboxError
-from retool_env.protocol.base import EndReason
 from retool_env.rollout.attempt import AttemptResult, attempt, make_codec
-from retool_env.sandbox.api import ExecutionStatus
+from retool_env.rollout.measure import measure
 from retool_env.shared_sandbox import shared_sandbox
 from retool_env.tokenizer import TokenCodec
-from retool_env.trajectory import ExecutionRecord, write_jsonl
+from retool_env.trajectory import write_jsonl
 from retool_verl.engine import ServerEngine
 from retool_verl.options import OPTIONS, Settings, read_options
 from retool_verl.rows import row_problem
@@ -35,12 +34,6 @@ _log = logging.getLogger(__name__)
 
 _OF_VERL: Final = frozenset(inspect.signature(AgentLoopBase.__init__).parameters) | {"name", "tools"}
 """What verl hands to an agent loop's constructor beside the keys of its entry."""
-
-METRICS: Final = (
-    "acc", "answered", "turns", "tool_calls", "errors", "timeouts", "other_failures", "feedback", "fabricated",
-    "cut_by_length", "shortened", "resumes", "fault",
-)  # fmt: skip
-"""The keys of ``reward_extra_info``, the same for every attempt; all values are numbers."""
 
 
 class RetoolAgentLoop(AgentLoopBase):
@@ -146,32 +139,6 @@ class RetoolAgentLoop(AgentLoopBase):
                 "reward_extra_info": measure(result),
             },
         )
-
-
-def measure(result: AttemptResult | None) -> dict[str, float]:
-    """Returns the figures of an attempt, ``METRICS``; None stands for one that was lost without a trace."""
-    values = dict.fromkeys(METRICS, 0.0)
-    if result is None:
-        return {**values, "fault": 1.0}
-    outcome, turns = result.outcome, result.record.turns
-    status = [run.status for turn in turns for run in turn.results if isinstance(run, ExecutionRecord)]
-    failed = (ExecutionStatus.MEMORY, ExecutionStatus.OUTPUT_LIMIT, ExecutionStatus.KILLED)
-    values |= {
-        "acc": outcome.correct,
-        "answered": outcome.answer is not None,
-        "turns": outcome.turns,
-        "tool_calls": outcome.tool_calls,
-        "errors": status.count(ExecutionStatus.ERROR),
-        "timeouts": status.count(ExecutionStatus.TIMEOUT),
-        "other_failures": sum(map(status.count, failed)),
-        "feedback": sum(turn.action == "feedback" for turn in turns),
-        "fabricated": outcome.fabricated,
-        "cut_by_length": outcome.ended is EndReason.MAX_LENGTH,
-        "shortened": result.n_shortened,
-        "resumes": result.resumes,
-        "fault": outcome.fault,
-    }
-    return {key: float(value) for key, value in values.items()}
 
 
 @lru_cache(maxsize=8)
