@@ -1,6 +1,6 @@
 """What ``retool data`` does: problems and demonstrations into the files that trainers read.
 
-The rows are the trainers' own: each adapter has a module ``rows`` with ``rl_row`` and ``sft_row``.
+The rows are the trainers' own: each adapter has a module ``rows`` with ``rl_row``, ``sft_row`` and ``OWN_LOOPS``.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from retool_env.protocol.observation import clean
 if TYPE_CHECKING:
     from rich.console import Console
 
-TRAINERS: Final = {"verl": "retool_verl.rows"}
+TRAINERS: Final = {"verl": "retool_verl.rows", "openrlhf": "retool_openrlhf.rows"}
 """The modules that hold the trainers' rows, by the trainers' names."""
 
-LOOPS: Final = ("retool", "tool_agent")
+OUR_LOOP: Final = "retool"
 
 _MAX_BAD_SHOWN: Final = 3
 
@@ -42,10 +42,10 @@ class RlOptions:
         problems: Where the problems come from, as for ``load_problems``.
         out: The new file.
         split: What the rows say of themselves.
-        loop: ``"retool"``: the bare question, around which the adapter's loop says what is needed. ``"tool_agent"``:
-            the whole prompt, for the trainer's own loop.
+        loop: ``"retool"``: the bare question, around which the adapter's loop says what is needed. Another name of
+            ``OWN_LOOPS``: the whole prompt, for the trainer's own loop.
         load: Further options of ``load_problems``.
-        rules: What the whole prompt states.
+        stated: What the whole prompt states: options of ``EpisodeConfig``, without the protocol.
     """
 
     trainer: str
@@ -54,7 +54,7 @@ class RlOptions:
     split: str
     loop: str
     load: dict[str, Any]
-    rules: EpisodeConfig
+    stated: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +83,14 @@ def write_rl(options: RlOptions, console: Console) -> int:
         ConfigurationError, ProblemError, MissingDependencyError: As ``load_problems`` and ``write_rows``.
     """
     rows = _rows_of(options.trainer)
-    if options.loop not in LOOPS:
-        raise ConfigurationError(f"--loop: must be one of {', '.join(LOOPS)}, got {options.loop!r}")
+    loops = (OUR_LOOP, *rows.OWN_LOOPS)
+    if options.loop not in loops:
+        raise ConfigurationError(f"--loop: must be one of {', '.join(loops)}, got {options.loop!r}")
+    rules = EpisodeConfig(protocol=rows.OWN_LOOPS.get(options.loop, "code_tags"), **options.stated)
     problems = load_problems(options.problems, **options.load)
 
     def prompt(problem: Problem) -> list[dict[str, Any]] | None:
-        return None if options.loop == "retool" else Episode(problem, options.rules).messages()
+        return None if options.loop == OUR_LOOP else Episode(problem, rules).messages()
 
     made = (rows.rl_row(problem, n, options.split, prompt(problem)) for n, problem in enumerate(problems))
     n = write_rows(options.out, made)

@@ -13,7 +13,7 @@ from retool_env.errors import ConfigurationError, ProblemError, ReToolError
 
 data = typer.Typer(no_args_is_help=True, pretty_exceptions_show_locals=False)
 
-_Trainer = Annotated[str, typer.Option("--for", help="The trainer that reads the file: verl.")]
+_Trainer = Annotated[str, typer.Option("--for", help="The trainer that reads the file: verl or openrlhf.")]
 _Out = Annotated[Path, typer.Option(help="The new parquet file.")]
 _Limit = Annotated[int | None, typer.Option(min=1, help="Take only so many.", show_default="all")]
 _Template = Annotated[
@@ -33,7 +33,10 @@ def rl(
     split: Annotated[str, typer.Option(help="What the rows say they are of.")] = "train",
     loop: Annotated[
         str,
-        typer.Option(help="retool: this package's loop, the prompt is its own; tool_agent: the trainer's own loop."),
+        typer.Option(
+            help="retool: this package's loop, the prompt is its own; tool_agent (verl) or agent_instance (openrlhf): "
+            "the trainer's own loop."
+        ),
     ] = "retool",
     preset: Annotated[str | None, typer.Option(help="The preset whose form a file has.", show_default="none")] = None,
     question_column: Annotated[
@@ -49,18 +52,16 @@ def rl(
 ) -> None:
     """Writes problems for reinforcement learning.
 
-    Template, turns and seconds are for --loop tool_agent: the package's own loop has them in its configuration.
+    Template, turns and seconds are for the trainer's own loop: the package's has them in its configuration.
     """
 
     def run() -> int:
         from retool_env.cli_data import RlOptions, write_rl
-        from retool_env.config import EpisodeConfig
 
         asked = {"preset": preset, "question": question_column, "answer": answer_column, "limit": limit}
         load = {key: value for key, value in asked.items() if value is not None}
         stated: dict[str, Any] = {"prompt_template": template, "max_turns": max_turns, "timeout_s": timeout_s}
-        rules = EpisodeConfig(protocol="tool_calls", **stated)
-        return write_rl(RlOptions(trainer, problems, out, split, loop, load, rules), Console())
+        return write_rl(RlOptions(trainer, problems, out, split, loop, load, stated), Console())
 
     _exit_with(run)
 

@@ -42,6 +42,8 @@ _REMINDER: Final = re.compile(
 )
 _CODE: Final = re.compile(r"<code>(.*?)</code>", re.DOTALL)
 _OUTPUT: Final = re.compile(r"\s*<interpreter>(.*?)</interpreter>", re.DOTALL)
+_SHOWN: Final = re.compile(r"(?<=</code>)(\n<interpreter>\n.*?\n</interpreter>\n)", re.DOTALL)
+"""What ``code_tags`` shows after a block. Output cannot hold the closing tag: it is neutral."""
 _ANSWER_TAGS: Final = re.compile(r"[ \t]*</?answer>[ \t]*\n?")
 
 
@@ -189,6 +191,11 @@ def demonstration_messages(shown: Demonstration, rules: EpisodeConfig) -> list[M
     ending = shown.ending if rules.protocol == "code_tags" else _ANSWER_TAGS.sub("", shown.ending).strip()
     messages.append({"role": "assistant", "content": text + ending})
     return messages
+
+
+def split_shown(text: str) -> list[tuple[str, bool]]:
+    """Takes a message of the assistant's apart into what the policy writes and, True with it, what it is shown."""
+    return [(piece, number % 2 == 1) for number, piece in enumerate(_SHOWN.split(text)) if piece]
 
 
 def _written(call: ToolCall, protocol: str) -> str:

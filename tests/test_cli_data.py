@@ -1,4 +1,5 @@
-"""``retool data``: files that trainers read. What verl makes of them is tested in tests/verl."""
+"""``retool data``: files that trainers read. What the trainers make of them is tested in tests/verl and
+tests/openrlhf."""
 
 import json
 from pathlib import Path
@@ -75,11 +76,32 @@ class TestRl:
         assert first["agent_name"] == "tool_agent"
         assert first["prompt"] == Episode(problem, rules).messages()
 
+    @pytest.mark.parametrize(("split", "evaluation"), [("train", False), ("test", True)])
+    def test_rows_of_openrlhf(self, aime: Path, tmp_path: Path, split: str, evaluation: bool) -> None:
+        out = tmp_path / "rows.parquet"
+        arguments = ["--problems", str(aime), "--preset", "aime-2024", "--split", split, "--out", str(out)]
+        result = runner.invoke(app, ["data", "rl", "--for", "openrlhf", *arguments])
+        assert result.exit_code == 0, result.output
+        rows = read(out)
+        assert [each["input"] for each in rows] == ["What is 1 - 1?", "What is 26 - 1?", "What is 1000 - 1?"]
+        assert {each["datasource"] for each in rows} == {"aime-2024"}
+        label = json.loads(rows[1]["label"])
+        assert label == {"answer": "25", "id": label["id"], "source": "aime-2024", "evaluation": evaluation}
+
+    def test_for_openrlhfs_own_loop_the_prompt_is_whole(self, aime: Path, tmp_path: Path) -> None:
+        out = tmp_path / "train.parquet"
+        arguments = ["--problems", str(aime), "--loop", "agent_instance", "--max-turns", "5", "--out", str(out)]
+        result = runner.invoke(app, ["data", "rl", "--for", "openrlhf", *arguments])
+        assert result.exit_code == 0, result.output
+        problem = Problem(id="p", question="What is 1 - 1?", answer="0")
+        assert read(out)[0]["input"] == Episode(problem, EpisodeConfig(max_turns=5)).messages()
+
     @pytest.mark.parametrize(
         ("more", "said"),
         [
             (["--for", "nobody"], "--for"),
             (["--loop", "mine"], "--loop"),
+            (["--loop", "agent_instance"], "tool_agent"),
             (["--problems", "no/such.jsonl"], "no such file"),
             (["--answer-column", "nowhere"], "nowhere"),
         ],
@@ -122,6 +144,17 @@ class TestSft:
         for each in read(out):
             assert each["tools"] == rules.registry().schemas()
             assert [message["role"] for message in each["messages"]][1:] == ["assistant", "tool"] * 2 + ["assistant"]
+
+    @pytest.mark.parametrize("protocol", ["code_tags", "tool_calls"])
+    def test_openrlhf(self, sft: Path, tmp_path: Path, protocol: str) -> None:
+        out = tmp_path / "sft.parquet"
+        arguments = ["--source", str(sft), "--protocol", protocol, "--out", str(out)]
+        result = runner.invoke(app, ["data", "sft", "--for", "openrlhf", *arguments])
+        assert result.exit_code == 0, result.output
+        tools = EpisodeConfig(protocol="tool_calls").registry().schemas()
+        for each in read(out):
+            assert each["messages"][0]["content"].endswith(QUESTION)
+            assert json.loads(each["tools"] or "[]") == (tools if protocol == "tool_calls" else [])
 
     def test_rows_that_cannot_be_used_are_named_and_left_out(self, sft: Path, tmp_path: Path) -> None:
         with sft.open("a") as stream:

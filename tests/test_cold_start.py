@@ -11,6 +11,7 @@ from retool_env.cold_start import (
     demonstration_messages,
     read_demonstration,
     read_demonstrations,
+    split_shown,
 )
 from retool_env.config import EpisodeConfig
 from retool_env.episode import Episode
@@ -127,3 +128,13 @@ def test_rows_of_a_file_good_and_bad(tmp_path: Path) -> None:
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="no such file"):
         list(read_demonstrations(str(tmp_path / "sft.parquet")))
+
+
+def test_a_message_is_taken_apart_into_what_is_written_and_what_is_shown() -> None:
+    shown = read_demonstration(row()["messages"])
+    text = demonstration_messages(shown, EpisodeConfig())[-1]["content"]
+    pieces = split_shown(text)
+    assert "".join(piece for piece, _ in pieces) == text
+    assert [is_shown for _, is_shown in pieces] == [False, True, False, True, False]
+    assert pieces[1][0] == "\n<interpreter>\n42\n</interpreter>\n"
+    assert split_shown("It is <answer>\\boxed{42}</answer>") == [("It is <answer>\\boxed{42}</answer>", False)]

@@ -35,7 +35,7 @@ async def test_problems_go_through_verls_data_set_into_the_loop(
     source, out = tmp_path / "problems.jsonl", tmp_path / "train.parquet"
     rows = [{"question": "What is 6 * 7?", "answer": "42"}, {"question": "What is 6 * 8?", "answer": "48"}]
     source.write_text("".join(json.dumps(each) + "\n" for each in rows))
-    write_rl(RlOptions("verl", str(source), out, "train", "retool", {}, EpisodeConfig()), console)
+    write_rl(RlOptions("verl", str(source), out, "train", "retool", {}, {}), console)
     config = make_config(f"data.train_files={out}")
     worker = Worker(config, lambda text, number: ANSWER if number else code("print(6 * 7)"))
     data = RLHFDataset(data_files=str(out), tokenizer=worker.tokenizer, config=config.data)

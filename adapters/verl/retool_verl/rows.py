@@ -16,6 +16,10 @@ AGENT_NAME: Final = "retool"
 """The agent loop's name in its configuration and in the rows."""
 
 
+OWN_LOOPS: Final = {"tool_agent": "tool_calls"}
+"""The trainer's own loops that ``retool data rl --loop`` knows, and the protocol of the prompts for each."""
+
+
 def rl_row(
     problem: Problem, number: int, split: str, prompt: Sequence[Mapping[str, Any]] | None = None
 ) -> dict[str, Any]:
