@@ -10,6 +10,7 @@ SHELL := /bin/bash
 VENV ?= .venv
 VENV_ENGINES ?= .venv-engines
 VENV_VERL ?= .venv-verl
+VENV_OPENRLHF ?= .venv-openrlhf
 SMOLLM2 ?= $(VENV_ENGINES)/smollm2
 PYTHON ?=
 PYTEST_ARGS ?=
@@ -18,7 +19,7 @@ BENCH_ARGS ?=
 SETUP := scripts/setup.sh "$(VENV)"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo doctor test test-engines test-verl bench lint format clean
+.PHONY: help demo doctor test test-engines test-verl test-openrlhf bench lint format clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
@@ -49,6 +50,11 @@ test-engines:  ## run the tests against real engines: vLLM on the CPU and a smal
 test-verl:  ## run the verl adapter's tests in the real verl, on the CPU (Python 3.11; 2 GB, minutes)
 	@scripts/setup_verl.sh "$(VENV_VERL)" "$(PYTHON)"
 	@HF_HUB_OFFLINE=1 "$(VENV_VERL)/bin/pytest" tests/verl --require-verl $(PYTEST_ARGS)
+
+# In a folder of its own (VENV_OPENRLHF), as for verl: OpenRLHF pins vLLM, Ray and transformers.
+test-openrlhf:  ## run the OpenRLHF adapter's tests in the real OpenRLHF, on the CPU (Python 3.11; 3 GB, minutes)
+	@scripts/setup_openrlhf.sh "$(VENV_OPENRLHF)" "$(PYTHON)"
+	@HF_HUB_OFFLINE=1 "$(VENV_OPENRLHF)/bin/pytest" tests/openrlhf --require-openrlhf $(PYTEST_ARGS)
 
 bench:  ## measure the sandbox beside its targets: tables, runs/bench/sandbox.json and .png (five minutes, all cores)
 	@$(SETUP) bench "$(PYTHON)"

@@ -28,6 +28,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="tests in the real verl fail, instead of being skipped, where it is not installed",
     )
+    parser.addoption(
+        "--require-openrlhf",
+        action="store_true",
+        help="tests in the real OpenRLHF fail, instead of being skipped, where it is not installed",
+    )
     parser.addoption("--landlock-abi", type=int, help="use at most this Landlock ABI, as an older kernel would")
 
 

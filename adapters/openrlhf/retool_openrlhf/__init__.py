@@ -1,1 +1,1 @@
-"""OpenRLHF adapter for retool_env: the agent executor and its shim live here (see adapters/openrlhf/README.md)."""
+"""OpenRLHF adapter for retool_env: the executor, the instance and the agent files (see adapters/openrlhf/README.md)."""
