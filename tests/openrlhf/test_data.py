@@ -177,6 +177,20 @@ async def test_a_demonstration_has_the_tokens_of_an_attempt(
     assert made["action_ranges"][0] == (spans[0], spans[0] + len(turns[0]))
 
 
+def test_a_turn_ends_as_the_chat_template_has_it(tmp_path: Path, console: Any) -> None:
+    """The tokenizers of base models end texts with another token."""
+    import copy
+
+    tokenizer = copy.deepcopy(load("small"))
+    tokenizer.eos_token = "<|endoftext|>"
+    for protocol, n in (("code_tags", 1), ("tool_calls", 3)):
+        folder = tmp_path / protocol
+        folder.mkdir()
+        learned, _ = learned_and_shown(tokenizer, sft_data(tokenizer, sft_file(folder, console, protocol)))
+        assert learned.endswith("<|im_end|>")
+        assert learned.count("<|im_end|>") == n
+
+
 def test_what_is_too_long_is_cut_and_ends_without_an_end(tmp_path: Path, console: Any) -> None:
     tokenizer = load("small")
     path = sft_file(tmp_path, console, "code_tags")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -97,6 +99,31 @@ def test_scripts_refuse_what_there_is_not() -> None:
         )
         assert run.returncode == 2
         assert said in run.stderr
+
+
+def test_a_running_cluster_gets_the_job_with_its_variables(tmp_path: Path) -> None:
+    """Ray's workers have the environment of the cluster; a mistake in the variables stops the script before it."""
+    for name, does in (("ray", 'printf "%s\\n" "$@"'), ("python3", f'exec "{sys.executable}" "$@"')):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{does}\n")
+        (tmp_path / name).chmod(0o755)
+    settings = {
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "RAY_JOB": "http://127.0.0.1:8265",
+        "MODEL": "qwen3-4b",
+        "RETOOL_AGENT_MAX_TURNS": "3",
+    }
+    said = flags("grpo", PRINT="", **settings)
+    assert said[:4] == ["job", "submit", "--address", "http://127.0.0.1:8265"]
+    variables = json.loads(said[5])["env_vars"]
+    assert variables["RETOOL_AGENT_MAX_TURNS"] == "3"
+    assert variables["RETOOL_AGENT_TEMPLATE_OPTIONS"] == "{enable_thinking: false}"
+    assert variables["RETOOL_AGENT_ENGINES_PER_NODE"] == "8"
+    assert Path(variables["RETOOL_AGENT_CONFIG"]).is_file()
+    assert said[6:9] == ["--", "python3", "-m"]
+    with pytest.raises(subprocess.CalledProcessError) as caught:
+        flags("grpo", PRINT="", **{**settings, "RETOOL_AGENT_MAX_TURN": "3"})
+    assert "RETOOL_AGENT_MAX_TURN: there is no such variable" in caught.value.stderr
+    assert caught.value.stdout == ""
 
 
 def test_every_script_says_that_it_is_not_verified() -> None:

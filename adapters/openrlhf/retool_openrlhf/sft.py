@@ -60,10 +60,11 @@ class ReToolSFTDataset(SFTDataset):
         options = read_environment().attempt.template_options
         tags = {tag for name in ("code_tags", "tool_calls") for tag in get_protocol(name).tags}
         codec = TokenCodec(tokenizer, tags=sorted(tags), template_options=options)
+        end = turn_end(codec)
         self.items: list[tuple[list[int], list[int]]] = []
         n_cut = 0
         for row in dataset:
-            ids, mask = conversation_tokens(codec, row[key], json.loads(row.get("tools") or "[]"))
+            ids, mask = conversation_tokens(codec, row[key], json.loads(row.get("tools") or "[]"), end)
             n_cut += len(ids) > max_length
             if any(mask[1:max_length]):
                 self.items.append((ids[:max_length], mask[:max_length]))
@@ -82,8 +83,19 @@ class ReToolSFTDataset(SFTDataset):
         return torch.tensor([ids]), torch.ones(1, len(ids), dtype=torch.long), learned
 
 
+def turn_end(codec: TokenCodec) -> int | None:
+    """Returns the token that ends a turn: the one that the chat template writes there, or else the end of texts."""
+    if codec.has_template:
+        asked = {"role": "user", "content": "?"}
+        rest, _ = codec.continuation([asked, {"role": "assistant", "content": "!"}, asked], 1, (), "\0")
+        if (ids := codec.encode(rest)) and ids[0] in codec.control:
+            return ids[0]
+    end = codec.tokenizer.eos_token_id
+    return None if end is None else int(end)
+
+
 def conversation_tokens(
-    codec: TokenCodec, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
+    codec: TokenCodec, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], end: int | None
 ) -> tuple[list[int], list[int]]:
     """Returns the tokens of a conversation as an attempt would have them, and 1 for each that the policy writes.
 
@@ -91,6 +103,7 @@ def conversation_tokens(
         codec: Of the model's tokenizer.
         messages: The conversation: what opens it, then turns of the assistant and of tools.
         tools: Schemas of the tools that the chat template shows.
+        end: The token that ends a turn; None for none.
     """
     turns = [{"role": each["role"], "content": each["content"]} for each in messages]
     opening = next((n for n, each in enumerate(turns) if each["role"] == "assistant"), len(turns))
@@ -103,9 +116,10 @@ def conversation_tokens(
             if shown:
                 tokens.add_text(text)
                 continue
-            ends = number == len(pieces) - 1 and codec.tokenizer.eos_token_id is not None
             ids = codec.encode(text)
-            tokens.add_turn([*ids, int(codec.tokenizer.eos_token_id)] if ends else ids, None, text)
+            if number == len(pieces) - 1 and end is not None:
+                ids.append(end)
+            tokens.add_turn(ids, None, text)
         place += 1
         if last:
             continue

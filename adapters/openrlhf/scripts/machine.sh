@@ -2,6 +2,7 @@
 #
 # MODEL     7b, 32b (Qwen2.5) or qwen3-4b
 # MODE      hybrid (models and vLLM take turns on all GPUs) or async (vLLM on half of them, beside the training)
+# DEVICE    gpu, and nothing else: OpenRLHF has no way to run on an NPU
 # MODEL_PATH, DATA, OUT   folders of the model, of the data (retool data), for checkpoints
 # RETOOL_AGENT_CONFIG     the configuration of the attempts, see retool_openrlhf.options
 # RAY_JOB   address of a running Ray cluster (http://127.0.0.1:8265), which gets the job and its RETOOL_AGENT_* variables
