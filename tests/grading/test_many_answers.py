@@ -63,7 +63,7 @@ def worked_s() -> float:
     ("hanging", "hungry", "malformed", "total"),
     [
         (6, 8, 30, 1000),
-        pytest.param(30, 30, 300, 10_000, marks=pytest.mark.slow),
+        pytest.param(100, 100, 300, 10_000, marks=pytest.mark.slow),
     ],
 )
 def test_every_right_answer_is_found(hanging: int, hungry: int, malformed: int, total: int) -> None:
