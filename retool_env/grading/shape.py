@@ -175,7 +175,9 @@ def _bracketed(text: str, depth: int) -> Shape:
     brackets = text[0] + text[-1]
     if len(parts) == 1:
         inner = _read(clean(text[1:-1]), depth + 1)
-        return inner if brackets == "()" else Shape(Kind.SCALAR, text)
+        # A number may have a unit, which the parser of expressions does not read.
+        is_number = inner.kind is Kind.SCALAR and parse_number(inner.text) is not None
+        return inner if brackets == "()" or is_number else Shape(Kind.SCALAR, text)
     kind = Kind.INTERVAL if len(parts) == 2 and brackets != "()" else Kind.TUPLE
     if kind is Kind.TUPLE and brackets not in ("()", "[]"):
         return Shape(Kind.OPAQUE, text)

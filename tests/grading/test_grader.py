@@ -3,7 +3,7 @@
 import textwrap
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from retool_env.grading import Grade, agrade, agrade_answer, check_gold, grade, grade_answer
@@ -27,6 +27,7 @@ def golds(draw: st.DrawFn) -> str:
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(golds())
+@example(r"[60^\circ]")
 def test_a_gold_equals_itself(gold: str) -> None:
     check_gold(gold)
     assert grade_answer(gold, gold).correct
