@@ -125,4 +125,5 @@ gymnasium.register(
     id="ReTool-v0",
     entry_point="retool_env.env:ReToolEnv",
     vector_entry_point="retool_env.vector:ReToolVectorEnv",
+    order_enforce=False,  # the environment does that itself, and its messages say more
 )

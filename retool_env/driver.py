@@ -67,7 +67,9 @@ def drive(episode: Episode, action: Action, interpreter: Interpreter) -> TurnWor
     Raises:
         SandboxError: The sandbox cannot be made, or is closed.
     """
-    with _Turn(episode, action, interpreter) as turn:
+    turn = _Turn(episode, action, interpreter)
+    try:
+        turn.begin()
         while (work := turn.work) is not None:
             answer: ExecutionResult | ToolResult | Grade
             if isinstance(work, _ToGrade):
@@ -78,12 +80,19 @@ def drive(episode: Episode, action: Action, interpreter: Interpreter) -> TurnWor
             else:
                 answer = episode.registry.call(work)
             turn.tell(answer)
+    except BaseException:  # also KeyboardInterrupt and CancelledError
+        interpreter.close()
+        raise
+    if episode.over:
+        interpreter.close()
     return turn.done
 
 
 async def adrive(episode: Episode, action: Action, interpreter: Interpreter) -> TurnWork:
     """Does the same as ``drive`` without blocking the event loop."""
-    with _Turn(episode, action, interpreter) as turn:
+    turn = _Turn(episode, action, interpreter)
+    try:
+        turn.begin()
         while (work := turn.work) is not None:
             answer: ExecutionResult | ToolResult | Grade
             if isinstance(work, _ToGrade):
@@ -94,39 +103,32 @@ async def adrive(episode: Episode, action: Action, interpreter: Interpreter) -> 
             else:
                 answer = await episode.registry.acall(work)
             turn.tell(answer)
+    except BaseException:  # also KeyboardInterrupt and CancelledError
+        interpreter.close()
+        raise
+    if episode.over:
+        interpreter.close()
     return turn.done
 
 
 class _Turn:
-    """What a turn asks for, one thing after the other; a context.
-
-    At its end the interpreter is closed if the attempt is over, or cannot go on because something was raised.
+    """What a turn asks for, one thing after the other.
 
     Attributes:
         done: What was done so far.
         work: What is to be done next; None at the end.
     """
 
-    __slots__ = ("_episode", "_interpreter", "_steps", "done", "work")
+    __slots__ = ("_steps", "done", "work")
 
     def __init__(self, episode: Episode, action: Action, interpreter: Interpreter):
         self.done = TurnWork()
         self.work: _Work | None = None
-        self._episode = episode
-        self._interpreter = interpreter
         self._steps = _steps(episode, action, interpreter, self.done)
 
-    def __enter__(self) -> _Turn:
-        try:
-            self.work = next(self._steps, None)
-        except BaseException:
-            self._interpreter.close()
-            raise
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
-        if kind is not None or self._episode.over:  # also KeyboardInterrupt and CancelledError
-            self._interpreter.close()
+    def begin(self) -> None:
+        """Goes to the first thing."""
+        self.work = next(self._steps, None)
 
     def tell(self, answer: ExecutionResult | ToolResult | Grade) -> None:
         """Takes what came of ``work``, and goes on to the next."""

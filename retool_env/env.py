@@ -15,6 +15,7 @@ import asyncio
 import copy
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any, ClassVar, Final, Unpack, cast
 
@@ -229,14 +230,28 @@ class ReToolEnv(Exclusive, gymnasium.Env[str, str]):
             SandboxError: The sandbox cannot be made, or was closed. The attempt is over then (aborted).
             RewardError: A custom reward table returned something that is not a finite number.
         """
-        with self._exclusive("step"), self._turn(action, finish, stop_reason) as turn:
-            turn.done = drive(self.episode, turn.action, self._interpreter)
+        with self._exclusive("step"):
+            turn = self._turn(action, finish, stop_reason)
+            try:
+                turn.done = drive(turn.episode, turn.action, self._interpreter)
+            except BaseException:
+                turn.abort()
+                raise
+            finally:
+                self._note(turn)
         return self._report(turn)
 
     async def astep(self, action: str, *, finish: Finish = "stop", stop_reason: object = None) -> StepResult:
         """Does what ``step`` does, without blocking the event loop. If it is cancelled, the attempt is aborted."""
-        with self._exclusive("astep"), self._turn(action, finish, stop_reason) as turn:
-            turn.done = await adrive(self.episode, turn.action, self._interpreter)
+        with self._exclusive("astep"):
+            turn = self._turn(action, finish, stop_reason)
+            try:
+                turn.done = await adrive(turn.episode, turn.action, self._interpreter)
+            except BaseException:
+                turn.abort()
+                raise
+            finally:
+                self._note(turn)
         return self._report(turn)
 
     def trajectory(self) -> Trajectory:
@@ -318,7 +333,7 @@ class ReToolEnv(Exclusive, gymnasium.Env[str, str]):
         return self._episode.prompt(), self._info(None)
 
     def _turn(self, text: str, finish: Finish, stop_reason: object) -> _Turn:
-        """Reads a turn, for the caller to do the work in its context."""
+        """Reads a turn, for the caller to do the work."""
         episode = self._episode
         if episode is None:
             raise ResetNeeded("step: no episode was begun: call reset() first")
@@ -327,9 +342,15 @@ class ReToolEnv(Exclusive, gymnasium.Env[str, str]):
         if not isinstance(text, str):
             raise InvalidAction(f"step: an action is the text of one turn (str), got {type(text).__name__}")
         started = perf_counter()
-        with checked_options():
+        try:
             action = episode.read(text, finish, stop_reason)
-        return _Turn(episode, action, (text, finish, stop_reason), started, self._unrecorded)
+        except ConfigurationError as error:
+            raise InvalidOptionError(str(error)) from error
+        return _Turn(episode, (text, finish, stop_reason), started, action)
+
+    def _note(self, turn: _Turn) -> None:
+        """Keeps what is to be recorded. The record is made when somebody asks: that takes half as long as the rest."""
+        self._unrecorded.append((*turn.given, turn.action, turn.done, perf_counter() - turn.started))
 
     def _report(self, turn: _Turn) -> StepResult:
         """Returns what ``step`` returns for a turn whose work is done."""
@@ -367,39 +388,28 @@ class ReToolEnv(Exclusive, gymnasium.Env[str, str]):
         }
 
 
+@dataclass(slots=True)
 class _Turn:
-    """The work for a turn, as a context: at its end it is to be recorded; if it fails, the attempt is aborted.
+    """A turn.
 
     Attributes:
-        action: What the turn means.
+        episode: The attempt.
+        given: What the caller said of it: the text, ``finish`` and ``stop_reason``.
+        started: When it was read.
+        action: What it means.
         done: What was done for it.
     """
 
-    __slots__ = ("_episode", "_given", "_started", "_unrecorded", "action", "done")
+    episode: Episode
+    given: tuple[Any, ...]
+    started: float
+    action: Action
+    done: TurnWork = field(default_factory=TurnWork)
 
-    def __init__(
-        self,
-        episode: Episode,
-        action: Action,
-        given: tuple[Any, ...],
-        started: float,
-        unrecorded: list[tuple[Any, ...]],
-    ):
-        self.action = action
-        self.done = TurnWork()
-        self._episode = episode
-        self._given = given
-        self._started = started
-        self._unrecorded = unrecorded
-
-    def __enter__(self) -> _Turn:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
-        if kind is not None and not self._episode.over:
-            self._episode.fail(EndReason.ABORTED)
-        # The record is made when somebody asks for it: making it takes half as long as all the rest.
-        self._unrecorded.append((*self._given, self.action, self.done, perf_counter() - self._started))
+    def abort(self) -> None:
+        """Ends the attempt: the work has failed."""
+        if not self.episode.over:
+            self.episode.fail(EndReason.ABORTED)
 
 
 def _status(result: ExecutionResult | ToolResult) -> str:

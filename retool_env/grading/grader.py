@@ -72,6 +72,8 @@ def grade_answer(answer: str, gold: str, *, preset: str = "default", limit_s: fl
     _check(answer, gold, preset, limit_s)
     if preset == "strict":
         return _same_string(answer, gold, started)
+    if (verdict := _integers(answer, gold)) is not None:
+        return _grade(verdict, answer, started, timed_out=False)
     verdict, timed_out = _guarded(answer, gold, preset, limit_s)
     return _grade(verdict, answer, started, timed_out)
 
@@ -193,6 +195,8 @@ def _check(text: object, gold: object, preset: str, limit_s: float, answer_line:
 
 
 def _check_types(text: object, gold: object) -> None:
+    if isinstance(text, str) and isinstance(gold, str):
+        return
     for name, value in (("answer", text), ("gold", gold)):
         if not isinstance(value, str):
             raise TypeError(f"{name} must be a str, got {type(value).__name__}")
@@ -257,10 +261,9 @@ def _judge_by(preset: str, answer: str, gold: str, ask: Ask) -> Verdict:
 
 
 def _judge(answer: str, gold: str, ask: Ask) -> Verdict:
+    if (verdict := _integers(answer, gold)) is not None:
+        return verdict
     shape = _gold_shape(gold)
-    if _INTEGER.fullmatch(answer) and _INTEGER.fullmatch(shape.text) and shape.kind is Kind.SCALAR:
-        same = int(answer) == int(shape.text)
-        return Verdict(same, Method.NUMERIC, "equal" if same else "different numbers")
     text = answer.strip()
     limit = max(MAX_CHARS, 2 * len(shape.text))
     if len(text) > limit and text.startswith("\\boxed"):
@@ -273,6 +276,24 @@ def _judge(answer: str, gold: str, ask: Ask) -> Verdict:
     if is_not_finite(text):
         return Verdict(False, Method.NUMERIC, "not a finite number")
     return compare(shape, read_shape(text), ask)
+
+
+def _integers(answer: str, gold: str) -> Verdict | None:
+    """Compares two integers, as nearly all are; None if one is something else."""
+    value = _gold_integer(gold)
+    if value is None or _INTEGER.fullmatch(answer) is None:
+        return None
+    return _EQUAL if int(answer) == value else _DIFFERENT
+
+
+_EQUAL: Final = Verdict(True, Method.NUMERIC, "equal")
+_DIFFERENT: Final = Verdict(False, Method.NUMERIC, "different numbers")
+
+
+@lru_cache(maxsize=4096)
+def _gold_integer(gold: str) -> int | None:
+    shape = _gold_shape(gold)
+    return int(shape.text) if shape.kind is Kind.SCALAR and _INTEGER.fullmatch(shape.text) else None
 
 
 @lru_cache(maxsize=4096)
