@@ -378,15 +378,24 @@ async def test_the_tokenizer_may_be_in_a_processor(make_executor: Make) -> None:
     assert made["scores"] == 1.0
 
 
-async def test_a_tokenizer_is_looked_at_once(make_executor: Make) -> None:
+@pytest.mark.parametrize("name", ["small", "qwen2_5"])
+async def test_a_tokenizer_is_looked_at_once(make_executor: Make, name: str) -> None:
+    """Looking takes a large vocabulary a good while, in which vLLM would not generate."""
     import pickle
 
     executor = make_executor()
-    for _ in range(3):  # as Ray hands it over
-        engine = ScriptedEngine(pickle.loads(pickle.dumps(load("small"))), [ANSWER])
-        [made] = await go(executor, engine)
-        assert made["scores"] == 1.0
+    copies = [pickle.loads(pickle.dumps(load(name))) for _ in range(6)]  # as Ray hands it over
+    [made] = await go(executor, ScriptedEngine(copies[0], [ANSWER]))
+    assert made["scores"] == 1.0
+    took = []
+    for tokenizer in copies:
+        started = time.perf_counter()
+        executor._look_at(tokenizer)
+        took.append(time.perf_counter() - started)
     assert len(executor._codecs) == 1
+    started = time.perf_counter()
+    len(copies[0])  # goes through the whole vocabulary
+    assert min(took) < (time.perf_counter() - started) / 2
 
 
 async def test_without_logprobs_there_are_none(make_executor: Make) -> None:

@@ -120,9 +120,11 @@ class RetoolExecutor(AgentExecutorBase):
     def _look_at(self, tokenizer: Any) -> tuple[TokenCodec, list[str]]:
         """Returns the codec of a tokenizer and its control tokens.
 
-        Looks at it once: OpenRLHF sends a new copy of the same one with every prompt.
+        Looks at it once: OpenRLHF sends a new copy of the same one with every prompt. (What tells them apart must be
+        cheap: ``len(tokenizer)`` makes a dict of the whole vocabulary, and vLLM would wait for it in every attempt.)
         """
-        key = (type(tokenizer), tokenizer.name_or_path, len(tokenizer), str(tokenizer.chat_template))
+        n_tokens = (tokenizer.vocab_size, len(tokenizer.added_tokens_decoder))
+        key = (type(tokenizer), tokenizer.name_or_path, n_tokens, str(tokenizer.chat_template))
         if key not in self._codecs:
             codec = make_codec(tokenizer, self._settings.attempt)
             tokens = [codec.decode([id], with_control=True) for id in sorted(codec.control)]
