@@ -384,7 +384,7 @@ async def test_a_tokenizer_is_looked_at_once(make_executor: Make, name: str) -> 
     import pickle
 
     executor = make_executor()
-    copies = [pickle.loads(pickle.dumps(load(name))) for _ in range(6)]  # as Ray hands it over
+    copies = [pickle.loads(pickle.dumps(load(name))) for _ in range(3)]  # as Ray hands it over
     [made] = await go(executor, ScriptedEngine(copies[0], [ANSWER]))
     assert made["scores"] == 1.0
     took = []

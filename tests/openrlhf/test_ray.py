@@ -51,9 +51,12 @@ def ray_here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "OMP_NUM_THREADS": "1",
         "HF_HUB_OFFLINE": "1",
+        "TORCHINDUCTOR_CACHE_DIR": str(config.parent / "inductor"),
+        "VLLM_CACHE_ROOT": str(config.parent / "vllm"),
     }
-    # Ray's sockets lie in its folder, and their paths may have 107 characters.
+    # Ray's and vLLM's sockets lie there, and their paths may have 107 characters.
     with tempfile.TemporaryDirectory(prefix="r", dir="/tmp") as folder:
+        variables["VLLM_RPC_BASE_PATH"] = folder
         ray.init(
             num_cpus=4,
             include_dashboard=False,
@@ -204,6 +207,7 @@ def test_with_a_real_vllm(ray_here: Any, model_folder: Path) -> None:
         max_logprobs=1,
     )
     made, _, _, _ = samples_generator([actor], [("What is 6 * 7?", "42")]).generate_samples(max_len=MAX_LEN)
+    ray_here.get(actor.__ray_call__.remote(lambda it: it.llm.shutdown()))
     ray_here.kill(actor)
     tokenizer = load("small")
     model = AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32)
