@@ -8,7 +8,8 @@
 real files, against an engine that only waits: for each turn as long as a server would take, the turns' lengths being
 log-normal. Reported are the CPU time of the event loop's thread for a turn, how late the loop comes to what is due, and
 the share of the time that attempts wait for the sandbox; then, whether a turn costs more in a longer attempt, and what
-calling a server over HTTP takes.
+calling a server over HTTP takes. What the engine's waits cost by themselves is measured before and taken off, as what
+the clock's ticks cost is: with a server, that is a part of the call.
 
 Prints tables and writes ``rollout.json``, which ``rollout_bench/__init__.py`` documents. Meant for a machine that does
 nothing else.

@@ -15,6 +15,7 @@ Keys of ``rollout.json``. Times are in the unit that the key ends with.
     ``own_cpu_ms``: CPU time of the event loop's thread for a turn, without the engine's; it holds the sandbox's and the
     grader's callers and the writing of the files, not the sandbox's own thread and processes, nor the ticks below;
     ``process_cpu_ms``: that of the whole process for a turn, without the engine's;
+    ``engine_wait_cpu_ms``: what a wait of the engine costs by itself, which is not in ``own_cpu_ms``;
     ``store_cpu_ms``: what of ``own_cpu_ms`` went into writing the files;
     ``lag_ms``: how late the event loop came to a tick that was due every 20 ms: ``n``, ``p50``, ``p99``, ``max``;
     ``idle_lag_ms``: the same before the run, when nothing was to be done: what the machine alone makes of it;

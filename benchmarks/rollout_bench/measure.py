@@ -139,6 +139,7 @@ async def _measured(
     figures = RunFigures()
     ticks = _Ticks()
     await ticks.calibrate()
+    await engine.calibrate()
     before = sandbox.metrics()
     with tempfile.TemporaryDirectory() as place, _Folder(Path(place) / "run", problems) as folder, settled_heap():
         ticking = asyncio.create_task(ticks.go())
@@ -163,8 +164,9 @@ async def _measured(
         "elapsed_s": elapsed_s,
         "turn_tokens": _spread(engine.lengths),
         "trajectory_tokens": _spread(folder.lengths),
-        "own_cpu_ms": 1e3 * (cpu_s - ticks_s - engine.cpu_s) / figures.turns,
-        "process_cpu_ms": 1e3 * (process_s - ticks_s - engine.cpu_s) / figures.turns,
+        "own_cpu_ms": 1e3 * (cpu_s - ticks_s - engine.cost_s) / figures.turns,
+        "process_cpu_ms": 1e3 * (process_s - ticks_s - engine.cost_s) / figures.turns,
+        "engine_wait_cpu_ms": 1e3 * engine.wait_cost_s,
         "store_cpu_ms": 1e3 * folder.cpu_s / figures.turns,
         "lag_ms": _spread(ticks.lags, 1e3),
         "idle_lag_ms": ticks.idle,

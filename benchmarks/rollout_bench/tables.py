@@ -36,6 +36,7 @@ def show(report: dict[str, Any], console: Console) -> None:
         ("turns a second", f"{part['turns'] / part['elapsed_s']:.1f}"),
         ("CPU time for a turn: the loop's thread", f"{part['own_cpu_ms']:.3f} ms"),
         ("  of this, writing the files", f"{part['store_cpu_ms']:.3f} ms"),
+        ("  not in this, the engine's wait", f"{part['engine_wait_cpu_ms']:.3f} ms"),
         ("CPU time for a turn: the process", f"{part['process_cpu_ms']:.3f} ms"),
         ("event-loop lag, p50 / p99", f"{_pair(part['lag_ms'], '.2f')} ms"),
         ("  before the run, with nothing to do", f"{_pair(part['idle_lag_ms'], '.2f')} ms"),
