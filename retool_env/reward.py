@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from retool_env.errors import ConfigurationError, RewardError
 from retool_env.protocol.base import EndReason
@@ -51,8 +51,7 @@ RewardTable = Callable[[RewardFacts], float | Mapping[str, float]]
 """Returns the reward, or its named parts, whose sum is the reward."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reward:
+class Reward(NamedTuple):
     """A reward and where it came from.
 
     Attributes:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 from retool_env.grading.latex import clean, to_parser
 from retool_env.grading.names import has_variable, is_name, may_be_name
@@ -40,8 +39,7 @@ class Method(StrEnum):
     """The worker's."""
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """What a comparison found: the answer is correct or not, which layer says so, and why (in a few words)."""
 
     correct: bool

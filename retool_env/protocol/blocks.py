@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
 THINK: Final = "think"
 THINK_TAGS: Final = ("<think>", "</think>")
@@ -28,8 +28,7 @@ class Malformed:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+class Block(NamedTuple):
     """A block of a turn.
 
     Attributes:
