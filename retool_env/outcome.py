@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from retool_env.protocol.base import EndReason
 
@@ -12,8 +11,7 @@ FAULTS: Final = frozenset({EndReason.ABORTED, EndReason.SANDBOX_UNAVAILABLE, End
 """Ends that are not the policy's fault: they pay 0.0 whatever the reward table, and belong masked out or dropped."""
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """How an attempt came out.
 
     Attributes:

@@ -30,7 +30,7 @@ ACTION_NAMES: Final[Mapping[type, str]] = {
 """What records and infos call the actions."""
 
 _EXECUTION_FIELDS: Final = tuple(field.name for field in fields(ExecutionResult))
-_OUTCOME_FIELDS: Final = tuple(field.name for field in fields(Outcome))
+_OUTCOME_FIELDS: Final = Outcome._fields
 _RULES_FIELDS: Final = tuple(set(RulesRecord.model_fields) - {"reward", "tools"})
 
 

@@ -14,15 +14,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from retool_env.errors import ConfigurationError, RewardError
 from retool_env.protocol.base import EndReason
 
 
-@dataclass(frozen=True, slots=True)
-class RewardFacts:
+class RewardFacts(NamedTuple):
     """What a reward table may look at.
 
     Attributes:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import math
 import re
-from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
-from retool_env.plain import plain_strings
+from retool_env.plain import plain_strings, plain_text
 from retool_env.protocol.blocks import Block, Malformed, Seen, starts_line
 from retool_env.protocol.source import read_source
 from retool_env.tools import CODE_INTERPRETER, ToolCall, ToolRegistry
@@ -43,8 +42,7 @@ def _finite(text: str) -> float:
 _DECODER = json.JSONDecoder(strict=False, parse_constant=_refuse_constant, parse_float=_finite)
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenCall:
+class WrittenCall(NamedTuple):
     """A call as written, not checked yet.
 
     Attributes:
@@ -119,9 +117,10 @@ def check_call(call: WrittenCall, tools: ToolRegistry) -> ToolCall | Malformed:
     want a string; code goes through ``read_source``.
     """
     try:
+        if call.name == CODE_INTERPRETER and _is_code_alone(call.arguments):  # as its schema wants it, nearly always
+            source = read_source(plain_text(call.arguments["code"]))
+            return source if isinstance(source, Malformed) else ToolCall(CODE_INTERPRETER, {"code": source})
         arguments = _decoded(call.arguments)
-        if call.name == CODE_INTERPRETER and _is_code_alone(arguments):  # as its schema wants it, and nearly always so
-            return _with_source(ToolCall(CODE_INTERPRETER, arguments))
         if call.is_xml and isinstance(arguments, dict) and isinstance(call.name, str) and call.name in tools:
             arguments = _typed(arguments, tools[call.name].parameters)
         checked = tools.check(plain_strings(call.name), arguments)
