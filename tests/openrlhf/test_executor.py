@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -264,11 +265,15 @@ async def test_a_turn_lost_with_its_request_is_generated_again(make_executor: Ma
     assert made["extra_logs"]["acc"] == 1.0
 
 
-async def test_what_vllm_refuses_is_not_asked_again(make_executor: Make) -> None:
+@pytest.mark.parametrize("wrapped", [True, False])
+async def test_what_vllm_refuses_is_not_asked_again(make_executor: Make, wrapped: bool) -> None:
+    from vllm.exceptions import VLLMValidationError
     from vllm.v1.engine.exceptions import EngineGenerateError
 
-    error = EngineGenerateError()
-    error.__cause__ = ValueError("logit_bias")
+    error: Exception = VLLMValidationError("the prompt is too long")
+    if wrapped:
+        error = EngineGenerateError()
+        error.__cause__ = ValueError("logit_bias")
     engine = ScriptedEngine(load("small"), [error])
     [made] = await go(make_executor(), engine)
     assert len(engine.requests) == 1
@@ -318,7 +323,13 @@ async def test_a_prompt_that_does_not_fit_is_a_fault(make_executor: Make, max_le
     assert experience(made, max_length).action_mask.sum() == 0
 
 
-@pytest.mark.parametrize("label", [None, {"gold": "42"}, json.dumps({"answer": None}), ["42"], True])
+BAD_LABELS = [
+    *[None, {"gold": "42"}, json.dumps({"answer": None}), ["42"], True, math.nan, '{"answer": NaN}', "inf", "  "],
+    *["4" * 5000, '{"answer": "\\ud800"}', '{"a":' * 100_000],
+]
+
+
+@pytest.mark.parametrize("label", BAD_LABELS, ids=lambda label: repr(label)[:20])
 async def test_a_bad_label_does_not_end_the_batch(make_executor: Make, label: Any) -> None:
     engine = ScriptedEngine(load("small"), lambda text, number: ANSWER)
     executor = make_executor()
@@ -326,7 +337,7 @@ async def test_a_bad_label_does_not_end_the_batch(make_executor: Make, label: An
     assert bad[0]["extra_logs"]["fault"] == 1.0
     assert bad[0]["action_ranges"] == []
     assert good[0]["scores"] == 1.0
-    with pytest.raises(ProblemError, match="label"):
+    with pytest.raises(ProblemError, match=r"label|answer"):
         await go(make_executor(on_fault="raise"), engine, label=label)
 
 
@@ -338,9 +349,16 @@ async def test_labels_that_are_gold_answers(make_executor: Make, label: Any) -> 
     assert made["label"] == label
 
 
-async def test_a_question_that_is_blank_does_not_end_the_batch(make_executor: Make) -> None:
+async def test_the_strict_grader_takes_any_gold_answer(make_executor: Make) -> None:
+    engine = ScriptedEngine(load("small"), ["<answer>\\boxed{nan}</answer>"])
+    [made] = await go(make_executor(grader="strict"), engine, label="nan")
+    assert made["scores"] == 1.0
+
+
+@pytest.mark.parametrize("question", ["", "What is \ud800?"])
+async def test_a_question_that_is_none_does_not_end_the_batch(make_executor: Make, question: str) -> None:
     engine = ScriptedEngine(load("small"), lambda text, number: ANSWER)
-    lost, whole = await go(make_executor(), engine, ["", QUESTION])
+    lost, whole = await go(make_executor(), engine, [question, QUESTION])
     assert lost["extra_logs"]["fault"] == 1.0
     assert len(lost["observation_tokens"]) >= 2
     assert whole["scores"] == 1.0
@@ -408,9 +426,12 @@ async def test_without_logprobs_there_are_none(make_executor: Make) -> None:
     assert experience(made[1]).rollout_log_probs is None
 
 
-async def test_an_engine_that_forgets_the_logprobs_is_a_fault(make_executor: Make) -> None:
+@pytest.mark.parametrize("given", [None, [None], [{}], [], [{5: SimpleNamespace(logprob=math.nan)}]])
+async def test_an_engine_that_forgets_the_logprobs_is_a_fault(make_executor: Make, given: Any) -> None:
     tokenizer = load("small")
-    [made] = await go(make_executor(max_resumes=0), ScriptedEngine(tokenizer, [output(tokenizer, [5], None, "stop")]))
+    answer = output(tokenizer, [5], None, "stop")
+    answer.outputs[0].logprobs = given
+    [made] = await go(make_executor(max_resumes=0), ScriptedEngine(tokenizer, [answer]))
     assert made["extra_logs"]["fault"] == 1.0
     assert len(made["rollout_log_probs"]) == len(made["observation_tokens"])
 

@@ -80,8 +80,9 @@ async def test_whatever_is_written_no_step_raises(run: Run) -> None:
     assert len({tuple(each["extra_logs"]) for each in made}) == 1
 
 
-async def test_a_bad_label_does_not_end_the_batch(run: Run) -> None:
-    [made] = await run(ScriptedEngine(load("small"), [ANSWER]), label=None)
+@pytest.mark.parametrize("label", [None, "nan", "  "])
+async def test_a_bad_label_does_not_end_the_batch(run: Run, label: Any) -> None:
+    [made] = await run(ScriptedEngine(load("small"), [ANSWER]), label=label)
     assert (made["reward"], made["scores"]) == (0.0, 0.0)
     assert made["extra_logs"]["fault"] == 1.0
 

@@ -55,7 +55,7 @@ class RolloutEngine:
             if not isinstance(error.__cause__, ValueError | TypeError):  # else vLLM only wrapped what was wrong with it
                 raise TurnLostError(f"vLLM failed: {type(error).__name__}: {error!s:.500}") from error
             raise PolicyError(f"vLLM refuses a turn: {error.__cause__}") from error
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, *_refusals()) as error:
             raise PolicyError(f"vLLM refuses a turn: {type(error).__name__}: {error}") from error
         if output is None or not output.outputs:
             raise TurnLostError("vLLM gave no output")
@@ -72,9 +72,10 @@ class RolloutEngine:
             raise TurnLostError("vLLM gave a turn without tokens")
         logprobs = None
         if self._sampling.logprobs is not None:
-            if turn.logprobs is None:
-                raise TurnLostError("vLLM gave no logprobs, which is_correction_level asks for")
-            logprobs = [float(each[id].logprob) for id, each in zip(ids, turn.logprobs, strict=False)]
+            try:
+                logprobs = [float(each[id].logprob) for id, each in zip(ids, turn.logprobs, strict=False)]
+            except (TypeError, KeyError) as error:
+                raise TurnLostError("vLLM gave no logprobs, which is_correction_level asks for") from error
         whole = self._codec.decode(ids)  # OpenRLHF has vLLM write control tokens into its text
         text, stop = cut_at_stop(whole, params.stop)
         if stop is not None:
@@ -83,6 +84,15 @@ class RolloutEngine:
             ids, logprobs = ids[:n], None if logprobs is None else logprobs[:n]
         cut = stop is None and turn.finish_reason == "length"
         return Generation(ids, text, logprobs, "length" if cut else "stop", stop)
+
+
+@cache
+def _refusals() -> tuple[type[BaseException], ...]:
+    """What vLLM raises for a request that it does not take, where that is no ``ValueError`` (from 0.29 on)."""
+    try:
+        return (importlib.import_module("vllm.exceptions").VLLMClientError,)
+    except (ImportError, AttributeError):
+        return ()
 
 
 @cache

@@ -17,6 +17,7 @@ from typing import Any
 from openrlhf.utils.agent import AgentExecutorBase
 
 from retool_env.errors import ConfigurationError, PolicyError, ProblemError, SandboxError
+from retool_env.plain import plain_text
 from retool_env.protocol.base import EndReason
 from retool_env.rollout.attempt import AttemptConfig, AttemptResult, attempt, make_codec
 from retool_env.rollout.measure import measure
@@ -86,7 +87,7 @@ class RetoolExecutor(AgentExecutorBase):
         engine = RolloutEngine(llm_engine, codec, sampling_params)
         result: AttemptResult | None = None
         try:
-            problem, evaluation = read_label(prompt, label)
+            problem, evaluation = read_label(prompt, label, self._settings.attempt.episode.grader)
             config = self._config(max_length, sampling_params.max_tokens, evaluation=evaluation)
             sandbox = shared_sandbox(self._settings.sandbox)
             result = await attempt(problem, engine, codec, sandbox, config)
@@ -107,7 +108,7 @@ class RetoolExecutor(AgentExecutorBase):
             if self._settings.record is not None:
                 file = self._settings.record / f"{socket.gethostname()}-{os.getpid()}.jsonl"
                 await asyncio.to_thread(write_jsonl, file, result.record)
-        ids = engine.prompt_ids or codec.encode(str(prompt))
+        ids = engine.prompt_ids or codec.encode(plain_text(str(prompt)))
         return {
             "prompt": prompt,
             "label": label,

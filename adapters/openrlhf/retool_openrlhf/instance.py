@@ -58,7 +58,8 @@ class RetoolInstance(AgentInstanceBase):
     async def reset(self, states: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         """Opens the attempt; the prompt stays as it is."""
         try:
-            problem, evaluation = read_label(states["observation"], states["label"])
+            grader = self._settings.attempt.episode.grader
+            problem, evaluation = read_label(states["observation"], states["label"], grader)
         except ProblemError as error:
             _log.warning("the attempt is lost: %s", error)
             problem, evaluation = Problem(id="row", question="?", answer="?"), False

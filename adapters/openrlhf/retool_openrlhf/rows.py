@@ -9,6 +9,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from retool_env.errors import ProblemError
+from retool_env.grading import grade_answer
 from retool_env.problems import Problem
 
 OWN_LOOPS: Final = {"agent_instance": "code_tags"}
@@ -53,16 +54,17 @@ def sft_row(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, 
     return {"messages": list(map(dict, messages)), "tools": shown}
 
 
-def read_label(prompt: str, label: object) -> tuple[Problem, bool]:
+def read_label(prompt: str, label: object, grader: str = "default") -> tuple[Problem, bool]:
     """Returns the problem of a row as OpenRLHF hands it over, and whether the row is for evaluation.
 
     Args:
         prompt: The question.
         label: The gold answer, or JSON with it: ``{"answer": "42", "id": "p1", "source": "mine", "evaluation": true}``;
             only the answer must be there.
+        grader: How answers are compared.
 
     Raises:
-        ProblemError: There is no question, or no gold answer.
+        ProblemError: There is no question, or no gold answer that the grader can compare with.
     """
     fields = _fields(label)
     answer, evaluation = fields.get("answer"), fields.get("evaluation", False)
@@ -72,10 +74,14 @@ def read_label(prompt: str, label: object) -> tuple[Problem, bool]:
         raise ProblemError(f"label: 'evaluation' must be true or false, got {evaluation!r:.100}")
     name, source = str(fields.get("id") or "row"), str(fields.get("source") or "")
     try:
-        return Problem(id=name, question=prompt, answer=str(answer), source=source), evaluation
+        problem = Problem(id=name, question=prompt, answer=str(answer), source=source)
+        grade_answer("", problem.answer, preset=grader)  # the grader would refuse the gold when the attempt is over
     except ValidationError as error:
         first = error.errors()[0]
         raise ProblemError(f"row {label!r:.100}: {first['loc'][0]}: {first['msg']}") from error
+    except ValueError as error:
+        raise ProblemError(f"row {label!r:.100}: {error}") from error
+    return problem, evaluation
 
 
 def _fields(label: object) -> Mapping[str, Any]:
@@ -84,7 +90,7 @@ def _fields(label: object) -> Mapping[str, Any]:
     if isinstance(label, str) and label.lstrip().startswith("{"):
         try:
             fields = json.loads(label)
-        except ValueError:  # a set, say, is a gold answer
+        except (ValueError, RecursionError):  # a set, say, is a gold answer
             return {"answer": label}
         if isinstance(fields, dict) and "answer" in fields:
             return fields
