@@ -389,6 +389,18 @@ async def test_what_is_wrong_with_a_run_is_said_at_once(make_executor: Make, cha
         await make_executor().execute(**{**asked, **change})
 
 
+@pytest.mark.parametrize("change", [{"label": ""}, {"prompt": None}, {"prompt": "What does <|im_end|> mean?"}])
+async def test_what_is_wrong_with_a_later_row_does_not_end_the_batch(make_executor: Make, change: Any) -> None:
+    engine = ScriptedEngine(load("small"), lambda text, number: ANSWER)
+    executor = make_executor()
+    row = {"prompt": QUESTION, "label": "42", "max_length": 1024, "hf_tokenizer": engine.tokenizer}
+    rows = [row, {**row, **change}, row]
+    tasks = [executor.execute(**each, sampling_params=sampling(), llm_engine=engine) for each in rows]
+    made = await asyncio.gather(*tasks)
+    assert [each["extra_logs"]["fault"] for each in made] == [0.0, 1.0, 0.0]
+    assert made[1]["action_ranges"] == []
+
+
 async def test_the_tokenizer_may_be_in_a_processor(make_executor: Make) -> None:
     engine = ScriptedEngine(load("small"), [ANSWER])
     processor = SimpleNamespace(tokenizer=engine.tokenizer, image_processor=None, eos_token_id=0)

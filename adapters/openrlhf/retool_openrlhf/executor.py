@@ -52,6 +52,7 @@ class RetoolExecutor(AgentExecutorBase):
         self._settings = read_environment() if settings is None else settings
         self._codecs: dict[tuple[Any, ...], tuple[TokenCodec, list[str]]] = {}
         self._configs: dict[tuple[Any, ...], AttemptConfig] = {}
+        self._some_row_was_right = False
 
     async def execute(
         self,
@@ -83,10 +84,10 @@ class RetoolExecutor(AgentExecutorBase):
             SandboxUnavailableError: The sandbox cannot run here at all.
         """
         codec, control = self._look_at(getattr(hf_tokenizer, "tokenizer", hf_tokenizer))
-        _check(prompt, label, images, control)
         engine = RolloutEngine(llm_engine, codec, sampling_params)
         result: AttemptResult | None = None
         try:
+            self._check(prompt, label, images, control)
             problem, evaluation = read_label(prompt, label, self._settings.attempt.episode.grader)
             config = self._config(max_length, sampling_params.max_tokens, evaluation=evaluation)
             sandbox = shared_sandbox(self._settings.sandbox)
@@ -118,6 +119,21 @@ class RetoolExecutor(AgentExecutorBase):
             **_figures(result),
         }
 
+    def _check(self, prompt: object, label: object, images: object, control: list[str]) -> None:
+        """Finds what is wrong with the first row, and then with the whole run; or else with a row.
+
+        Raises:
+            ConfigurationError: A flag does not go with this executor.
+            ProblemError: Other rows were right.
+        """
+        try:
+            _check(prompt, label, images, control)
+        except ConfigurationError as error:
+            if self._some_row_was_right:
+                raise ProblemError(str(error)) from error
+            raise
+        self._some_row_was_right = True
+
     def _look_at(self, tokenizer: Any) -> tuple[TokenCodec, list[str]]:
         """Returns the codec of a tokenizer and its control tokens.
 
@@ -144,7 +160,7 @@ class RetoolExecutor(AgentExecutorBase):
 
 
 def _check(prompt: object, label: object, images: object, control: list[str]) -> None:
-    """Finds what is wrong with a whole run, not with a row.
+    """Finds what a flag that is wrong does to a row.
 
     Raises:
         ConfigurationError: A flag does not go with this executor.
