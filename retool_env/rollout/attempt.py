@@ -71,10 +71,10 @@ class AttemptConfig(BaseModel):
     seed: int | None = None
     sampling: dict[str, Any] = Field(default_factory=dict)
     template_options: dict[str, Any] = Field(default_factory=dict)
-    turn_timeout_s: float | None = Field(default=None, gt=0)
+    turn_timeout_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     max_resumes: int = Field(default=3, ge=0)
-    resume_pause_s: float = Field(default=0.5, ge=0)
-    deadline_s: float | None = Field(default=None, gt=0)
+    resume_pause_s: float = Field(default=0.5, ge=0, allow_inf_nan=False)
+    deadline_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     on_fault: Literal["mask", "score", "raise"] = "mask"
 
     if not TYPE_CHECKING:  # type checkers see the fields as keyword arguments

@@ -82,13 +82,17 @@ def read_attempt_options(
         episode["reward"] = _find_reward(episode["reward"])
     if episode.get("prompt_template") is not None:
         episode["prompt_template"] = _template(episode["prompt_template"])
-    budget = TokenBudget(
-        context=context,
-        response=response,
-        turn=options.get("max_turn_tokens"),
-        observation=options.get("max_observation_tokens"),
-        min_turn=min(options.get("min_turn_tokens", 16), response),
-    )
+    try:
+        budget = TokenBudget(
+            context=context,
+            response=response,
+            turn=options.get("max_turn_tokens"),
+            observation=options.get("max_observation_tokens"),
+            min_turn=_min_turn(options.get("min_turn_tokens", 16), response),
+        )
+    except ConfigurationError as error:
+        keys = "max_turn_tokens, max_observation_tokens, min_turn_tokens"
+        raise ConfigurationError(f"tokens ({keys}): {error}") from None
     sandbox = _shared(_sandbox(options.get("sandbox")), processes_per_node)
     attempt = AttemptConfig(
         # The limits that a prompt states are those that hold.
@@ -107,9 +111,14 @@ def _find_reward(reward: object) -> object:
     module, _, name = reward.partition(":")
     try:
         found: Callable[..., Any] = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, TypeError, ValueError) as error:  # the last two: no name of a module
         raise ConfigurationError(f"reward: {reward!r} cannot be imported: {error}") from error
     return found
+
+
+def _min_turn(tokens: Any, response: int) -> Any:
+    """No turn would be begun where it must be longer than a response; what is no number is left to ``TokenBudget``."""
+    return min(tokens, response) if isinstance(tokens, int | float) else tokens
 
 
 def _template(template: object) -> object:
@@ -130,7 +139,7 @@ def _folder(record: object) -> Path | None:
 
 
 def _sandbox(options: object) -> SandboxConfig:
-    if not isinstance(options, Mapping | None):
+    if not isinstance(options, Mapping | None) or not all(isinstance(key, str) for key in options or ()):
         raise ConfigurationError(f"sandbox: must hold the options of the sandbox, got {options!r:.100}")
     try:
         return SandboxConfig(**(options or {}))

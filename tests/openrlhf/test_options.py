@@ -63,6 +63,8 @@ def test_engines_of_a_machine_share_its_cores() -> None:
         ({"PROTOCOL": "nonsense"}, "protocol"),
         ({"MAX_TURNS": "many"}, "max_turns"),
         ({"MAX_TURNS": "[1"}, "RETOOL_AGENT_MAX_TURNS: no valid YAML"),
+        ({"MAX_TURNS": "2025-13-01"}, "RETOOL_AGENT_MAX_TURNS: no valid YAML"),
+        ({"MAX_TURNS": "[" * 10_000}, "RETOOL_AGENT_MAX_TURNS: no valid YAML"),
         ({"SANDBOX": "auto"}, "sandbox"),
         ({"SANDBOX": "{timeout: 3}"}, "sandbox.timeout"),
         ({"REWARD": "operator:nothing"}, "cannot be imported"),

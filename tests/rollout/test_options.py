@@ -1,5 +1,6 @@
 """What a trainer's configuration becomes, and the figures of attempts. The adapters' tests have the rest."""
 
+import math
 import os
 from typing import Any
 
@@ -40,6 +41,13 @@ def test_processes_of_a_machine_share_its_cores() -> None:
         ({"protokol": "code_tags"}, "mine: unknown key 'protokol'"),
         ({"sandbox": {"tier": "docker"}}, "sandbox.tier"),
         ({"reward": "operator:nothing"}, "cannot be imported"),
+        ({"reward": "..nowhere:reward"}, "cannot be imported"),
+        ({"sandbox": {1: 2}}, "sandbox: must hold the options"),
+        ({"min_turn_tokens": None}, r"min_turn_tokens\): min_turn"),
+        ({"max_observation_tokens": 1}, r"max_observation_tokens, .*: observation"),
+        ({"deadline_s": math.inf}, "deadline_s"),
+        ({"turn_timeout_s": math.inf}, "turn_timeout_s"),
+        ({"resume_pause_s": math.inf}, "resume_pause_s"),
         ({"record": ""}, "record"),
     ],
 )

@@ -137,7 +137,7 @@ def _read_yaml(text: str, name: str) -> Any:
 
     try:
         return yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # the last two: 2025-13-01, ten thousand brackets
         raise ConfigurationError(f"{name}: no valid YAML: {error}") from error
 
 
