@@ -480,3 +480,14 @@ async def test_trajectories_can_be_recorded(make_executor: Make, tmp_path: Path)
     assert record.outcome is not None
     assert record.outcome.correct
     assert record.problem.id == "aime-1"
+
+
+async def test_an_attempt_that_cannot_be_recorded_is_trained_on_all_the_same(
+    make_executor: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "records"
+    executor = make_executor(record=str(folder))
+    folder.rmdir()
+    [made] = await go(executor, ScriptedEngine(load("small"), [ANSWER]))
+    assert made["scores"] == 1.0
+    assert "not recorded" in caplog.text

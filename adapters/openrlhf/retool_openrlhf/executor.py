@@ -12,6 +12,7 @@ import logging
 import os
 import socket
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 from openrlhf.utils.agent import AgentExecutorBase
@@ -81,6 +82,7 @@ class RetoolExecutor(AgentExecutorBase):
         Raises:
             ConfigurationError: The run is set up in a way that cannot work.
             AttemptFaultError, PolicyError, ProblemError, SandboxError: A fault, and ``on_fault`` is ``"raise"``.
+            RewardError: A reward of the user's own returned something that is not a finite number.
             SandboxUnavailableError: The sandbox cannot run here at all.
         """
         codec, control = self._look_at(getattr(hf_tokenizer, "tokenizer", hf_tokenizer))
@@ -107,8 +109,7 @@ class RetoolExecutor(AgentExecutorBase):
             if result.fault:
                 _log.warning("problem %s: the attempt ended as %s: %s", problem.id, result.outcome.ended, result.fault)
             if self._settings.record is not None:
-                file = self._settings.record / f"{socket.gethostname()}-{os.getpid()}.jsonl"
-                await asyncio.to_thread(write_jsonl, file, result.record)
+                await _record(result, self._settings.record)
         ids = engine.prompt_ids or codec.encode(plain_text(str(prompt)))
         return {
             "prompt": prompt,
@@ -157,6 +158,14 @@ class RetoolExecutor(AgentExecutorBase):
             rules["min_turn"] = min(rules["min_turn"], response, max_length)
             self._configs[key] = config.model_copy(update={"budget": TokenBudget(**rules)})
         return self._configs[key]
+
+
+async def _record(result: AttemptResult, folder: Path) -> None:
+    """Adds an attempt to this process's file. A disk that is full costs the record, not the step."""
+    try:
+        await asyncio.to_thread(write_jsonl, folder / f"{socket.gethostname()}-{os.getpid()}.jsonl", result.record)
+    except OSError as error:
+        _log.warning("problem %s: the attempt is not recorded: %s", result.record.problem.id, error)
 
 
 def _check(prompt: object, label: object, images: object, control: list[str]) -> None:
