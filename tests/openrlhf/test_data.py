@@ -12,7 +12,7 @@ import pytest
 
 from retool_env.cli_data import RlOptions, SftOptions, write_rl, write_sft
 from retool_env.config import EpisodeConfig
-from retool_env.errors import ConfigurationError
+from retool_env.errors import ConfigurationError, ProblemError
 
 from ..retool_sft import QUESTION, row  # noqa: TID252 - `tests` is on no path
 from ..tokenizers import load  # noqa: TID252
@@ -211,6 +211,17 @@ def test_a_wrong_column_is_said(tmp_path: Path, console: Any) -> None:
     data = blending_datasets(str(sft_file(tmp_path, console, "code_tags")), None, asked, 42)
     with pytest.raises(ConfigurationError, match="'prompt'"):
         ReToolSFTDataset(data, load("small"), 1024, asked)
+
+
+@pytest.mark.parametrize("change", [{"messages": None}, {"messages": []}, {"tools": "{"}])
+def test_a_row_that_is_no_conversation_is_said(change: dict[str, Any]) -> None:
+    import datasets
+    from retool_openrlhf.sft import ReToolSFTDataset
+
+    whole = {"messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}], "tools": ""}
+    data = datasets.Dataset.from_list([whole, {**whole, **change}])
+    with pytest.raises(ProblemError, match="row 1"):
+        ReToolSFTDataset(data, load("small"), 1024, strategy(input_key="messages"))
 
 
 def test_openrlhfs_own_data_set_would_teach_the_outputs(tmp_path: Path, console: Any) -> None:

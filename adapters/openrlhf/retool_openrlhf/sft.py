@@ -21,7 +21,7 @@ import torch
 from openrlhf.datasets import SFTDataset
 
 from retool_env.cold_start import split_shown
-from retool_env.errors import ConfigurationError
+from retool_env.errors import ConfigurationError, ProblemError
 from retool_env.protocol import get_protocol
 from retool_env.tokenizer import TokenCodec
 from retool_env.tokens import TokenTrajectory
@@ -46,6 +46,7 @@ class ReToolSFTDataset(SFTDataset):
 
         Raises:
             ConfigurationError: There is no row that can be learned from, or the column of conversations is missing.
+            ProblemError: A row holds no conversation.
         """
         torch.utils.data.Dataset.__init__(self)
         self.tokenizer = tokenizer
@@ -63,8 +64,13 @@ class ReToolSFTDataset(SFTDataset):
         end = turn_end(codec)
         self.items: list[tuple[list[int], list[int]]] = []
         n_cut = 0
-        for row in dataset:
-            ids, mask = conversation_tokens(codec, row[key], json.loads(row.get("tools") or "[]"), end)
+        for number, row in enumerate(dataset):
+            try:
+                ids, mask = conversation_tokens(codec, row[key], json.loads(row.get("tools") or "[]"), end)
+            except (ConfigurationError, KeyError, TypeError, ValueError) as error:
+                raise ProblemError(
+                    f"row {number}: it is not as `retool data sft --for openrlhf` writes it: {error}"
+                ) from error
             n_cut += len(ids) > max_length
             if any(mask[1:max_length]):
                 self.items.append((ids[:max_length], mask[:max_length]))
