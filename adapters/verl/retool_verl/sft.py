@@ -10,14 +10,12 @@ through unchanged.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 from verl.utils.dataset.multiturn_sft_dataset import MultiTurnSFTDataset
 
-_SHOWN: Final = re.compile(r"(?<=</code>)\n<interpreter>\n.*?\n</interpreter>\n", re.DOTALL)
-"""What ``code_tags`` shows after a block. Output cannot hold the closing tag: it is neutral."""
+from retool_env.cold_start import split_shown
 
 
 class ReToolSFTDataset(MultiTurnSFTDataset):
@@ -41,7 +39,12 @@ def shown_tokens(tokenizer: Any, ids: Sequence[int]) -> list[int]:
     """
     ends = _ends(tokenizer, ids)
     text = tokenizer.decode(ids, clean_up_tokenization_spaces=False)
-    spans = [match.span() for match in _SHOWN.finditer(text)]
+    spans = []
+    at = 0
+    for piece, shown in split_shown(text):
+        if shown:
+            spans.append((at, at + len(piece)))
+        at += len(piece)
     places = []
     start = 0
     for place, end in enumerate(ends):
