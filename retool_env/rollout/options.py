@@ -82,13 +82,14 @@ def read_attempt_options(
         episode["reward"] = _find_reward(episode["reward"])
     if episode.get("prompt_template") is not None:
         episode["prompt_template"] = _template(episode["prompt_template"])
+    min_turn = options.get("min_turn_tokens")
     try:
         budget = TokenBudget(
             context=context,
             response=response,
             turn=options.get("max_turn_tokens"),
             observation=options.get("max_observation_tokens"),
-            min_turn=_min_turn(options.get("min_turn_tokens", 16), response),
+            min_turn=min(16, response) if min_turn is None else min_turn,
         )
     except ConfigurationError as error:
         keys = "max_turn_tokens, max_observation_tokens, min_turn_tokens"
@@ -116,11 +117,6 @@ def _find_reward(reward: object) -> object:
     return found
 
 
-def _min_turn(tokens: Any, response: int) -> Any:
-    """No turn would be begun where it must be longer than a response; what is no number is left to ``TokenBudget``."""
-    return min(tokens, response) if isinstance(tokens, int | float) else tokens
-
-
 def _template(template: object) -> object:
     """A template is its text, with the question's place in it, or the path of its file."""
     return Path(template) if isinstance(template, str) and "{question}" not in template else template
@@ -133,16 +129,17 @@ def _folder(record: object) -> Path | None:
         raise ConfigurationError(f"record: must be the path of a folder, got {record!r:.100}")
     try:
         Path(record).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigurationError(f"record: cannot make {record}: {error.strerror}") from error
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise ConfigurationError(f"record: cannot make {record!r:.200}: {why}") from error
     return Path(record)
 
 
 def _sandbox(options: object) -> SandboxConfig:
-    if not isinstance(options, Mapping | None) or not all(isinstance(key, str) for key in options or ()):
+    if not isinstance(options, Mapping | None):
         raise ConfigurationError(f"sandbox: must hold the options of the sandbox, got {options!r:.100}")
     try:
-        return SandboxConfig(**(options or {}))
+        return SandboxConfig(**{str(key): value for key, value in (options or {}).items()})
     except ValidationError as error:
         raise ConfigurationError(explain(error, "sandbox")) from None
 

@@ -49,11 +49,22 @@ def test_processes_of_a_machine_share_its_cores() -> None:
         ({"turn_timeout_s": math.inf}, "turn_timeout_s"),
         ({"resume_pause_s": math.inf}, "resume_pause_s"),
         ({"record": ""}, "record"),
+        ({"record": "a\0b"}, "record: cannot make"),
+        ({"reward": ":half"}, "cannot be imported"),
+        ({"reward": "..mine:half"}, "cannot be imported"),
+        ({"sandbox": {1: 2}}, "sandbox.1"),
+        ({"min_turn_tokens": "many"}, "min_turn"),
+        ({"min_turn_tokens": 5000}, "no turn would ever be begun"),
     ],
 )
 def test_what_cannot_work_is_refused_by_name(options: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         read(options)
+
+
+def test_a_small_response_has_room_for_a_turn() -> None:
+    assert read({}, response=8).attempt.budget.min_turn == 8
+    assert read({"min_turn_tokens": None}).attempt.budget.min_turn == 16
 
 
 def test_every_key_is_named_once() -> None:
