@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import re
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,26 @@ def test_nothing_that_is_relied_on_has_changed() -> None:
 
 
 def test_the_installed_version_is_one_that_is_named_as_tested() -> None:
-    from retool_verl.signatures import TESTED
+    from retool_verl.signatures import IN_PART, TESTED
 
     version = importlib.metadata.version("verl")
-    assert version in TESTED
-    text = README.read_text(encoding="utf-8")
-    for each in TESTED:
-        assert f"| {each} |" in text
+    assert version in (*TESTED, *IN_PART)
+    named = re.findall(r"^\| (\d[\d.]*) \|", README.read_text(encoding="utf-8"), re.MULTILINE)
+    assert named == [*TESTED, *IN_PART]
+
+
+@pytest.mark.parametrize(
+    ("version", "said"),
+    [("0.9.1", "(tested)"), ("0.8.0", "(tested but for what it does not have)"), ("0.7.0", "0.9.1, 0.9.0, 0.8.0")],
+)
+def test_the_command_says_what_was_tested(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], version: str, said: str
+) -> None:
+    from retool_verl.signatures import main
+
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: version)
+    assert main() == 0
+    assert said in capsys.readouterr().out
 
 
 def test_a_change_is_said_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
