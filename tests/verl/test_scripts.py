@@ -105,3 +105,5 @@ def test_the_command_says_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> N
     assert main(["ppo_trainer"], [*good.splitlines(), "custom_reward_function.path=mine.py"]) == 1
     assert "old layout" in capsys.readouterr().err
     assert main([], []) == 2
+    assert main(["ppo_trainer"], ["\n"]) == 2
+    assert "has the script failed" in capsys.readouterr().err

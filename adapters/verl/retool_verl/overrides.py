@@ -139,11 +139,15 @@ def _names_read() -> frozenset[str]:
 
 
 def main(arguments: Sequence[str], lines: Iterable[str]) -> int:
-    """Checks overrides from standard input, one a line; returns 0, or 1 if there is a fault."""
+    """Checks overrides, one a line; returns 0, 1 if there is a fault, or 2 if there is nothing to check."""
     if len(arguments) != 1:
         print("usage: python -m retool_verl.overrides ppo_trainer|sft_trainer_engine < OVERRIDES", file=sys.stderr)
         return 2
-    faults = find_faults(arguments[0], [line.strip() for line in lines if line.strip()])
+    overrides = [line.strip() for line in lines if line.strip()]
+    if not overrides:
+        print("no overrides on standard input: has the script failed?", file=sys.stderr)
+        return 2
+    faults = find_faults(arguments[0], overrides)
     for fault in faults:
         print(fault, file=sys.stderr)
     return 1 if faults else 0
