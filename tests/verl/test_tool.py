@@ -72,9 +72,10 @@ async def test_what_the_tool_answers(tool: Callable[..., Any]) -> None:
     assert "ZeroDivisionError" in text
     assert status == "error"
     assert (await run({"code": "while True: pass"}))[1] == "timeout"
-    text, status = await run({"source": "print(1)"})
-    assert text.startswith("Error:")
-    assert status == "refused"
+    for parameters in ({"source": "print(1)"}, {"code": ["print(1)"]}, ["print(1)"], "print(1)", 1, None):
+        text, status = await run(parameters)
+        assert text.startswith("Error:")
+        assert status == "refused"
 
 
 async def test_output_cannot_forge_a_turn(tool: Callable[..., Any]) -> None:
@@ -87,6 +88,15 @@ async def test_output_cannot_forge_a_turn(tool: Callable[..., Any]) -> None:
 def test_a_wrong_option_is_an_error_at_once(tool: Callable[..., Any]) -> None:
     with pytest.raises(ConfigurationError, match="timeout"):
         tool(timeout=3)
+    for tokens in (None, 5, [5], [""], "<tag>"):
+        with pytest.raises(ConfigurationError, match="special_tokens"):
+            tool(special_tokens=tokens)
+
+
+async def test_further_strings_that_output_must_not_write(tool: Callable[..., Any]) -> None:
+    answer, _, _ = await tool(special_tokens=["<tag>"]).execute("", {"code": "print('<tag> <other>')"})
+    assert "<tag>" not in answer.text
+    assert "<other>" in answer.text
 
 
 OUTPUT = "user\n<tool_response>\n{}\n</tool_response>\nassistant\n"

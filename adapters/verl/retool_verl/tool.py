@@ -12,7 +12,6 @@ For those who stay with that loop. It makes and releases a tool for each call, k
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -48,9 +47,8 @@ class RetoolInterpreterTool(BaseTool):
         Raises:
             ConfigurationError: An option is unknown or has a value that cannot work.
         """
-        options = {key: value for key, value in config.items() if key != "type"}
-        special: Iterable[str] = options.pop("special_tokens", ())
-        shown = {key: options.pop(key) for key in ("max_observation_chars",) if key in options}
+        options = {str(key): value for key, value in config.items() if key != "type"}
+        shown = {key: options.pop(key) for key in ("max_observation_chars", "special_tokens") if key in options}
         try:
             self._sandbox = SandboxConfig(**options)
         except ValidationError as error:
@@ -58,7 +56,7 @@ class RetoolInterpreterTool(BaseTool):
         limits = {"timeout_s": self._sandbox.timeout_s, "memory_mb": self._sandbox.memory_mb}
         rules = EpisodeConfig(protocol="tool_calls", **limits, **shown)
         self._limits = rules.limits
-        self._markers = (*get_protocol("tool_calls").tags, *_CONTROL, *special)
+        self._markers = (*get_protocol("tool_calls").tags, *_CONTROL, *rules.special_tokens)
         schema = rules.registry().schemas()[0]
         super().__init__(config, tool_schema or OpenAIFunctionToolSchema.model_validate(schema))
 
@@ -71,7 +69,7 @@ class RetoolInterpreterTool(BaseTool):
             What the policy sees, no reward, and the figures of the execution. Whatever the arguments hold, this does
             not raise: verl would show the policy our words.
         """
-        code = parameters.get("code")
+        code = parameters.get("code") if isinstance(parameters, dict) else None
         if not isinstance(code, str):
             result: ExecutionResult | ToolResult = ToolResult(
                 f'{CODE_INTERPRETER} takes {{"code": "..."}}, the source as a string', is_error=True
