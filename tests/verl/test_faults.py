@@ -7,6 +7,7 @@ import sys
 import time
 import types
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -106,6 +107,25 @@ async def test_a_turn_lost_with_its_server_is_generated_again(make_config: Calla
     assert made.non_tensor_batch["acc"].tolist() == [1.0]
 
 
+async def test_a_client_without_ray_may_lose_its_server_too(make_config: Callable[..., Any]) -> None:
+    made = await Worker(make_config(), [ConnectionResetError("gone"), TimeoutError(), ANSWER]).go()
+    assert made.non_tensor_batch["resumes"].tolist() == [2.0]
+    assert made.non_tensor_batch["acc"].tolist() == [1.0]
+
+
+@pytest.mark.parametrize(("ids", "n_logprobs"), [([5, 6, 7], 2), ([5, 6, 7], 0), ([5, 6, 7], 9), ([-1, 5], 2)])
+async def test_an_answer_that_makes_no_sense_is_a_fault(
+    make_config: Callable[..., Any], ids: list[int], n_logprobs: int
+) -> None:
+    from verl.workers.rollout.replica import TokenOutput
+
+    odd = TokenOutput(token_ids=ids, log_probs=[-1.0] * n_logprobs, stop_reason="completed")
+    worker = Worker(make_config(), lambda text, number: odd if "(lost)" in text else ANSWER)
+    made = await worker.go(2, raw_prompt=two("(lost)"))
+    assert made.non_tensor_batch["fault"].tolist() == [1, 0]
+    assert response(made)[1] == [0]
+
+
 @pytest.mark.parametrize(("policy", "sums"), [("mask", [0, 2]), ("score", [1, 2])])
 async def test_a_fault_is_masked_or_scored(make_config: Callable[..., Any], policy: str, sums: list[int]) -> None:
     """The second turn never comes; the other attempt of the batch is as it would be alone."""
@@ -192,6 +212,20 @@ async def test_a_cancelled_batch_frees_the_sandbox(make_config: Callable[..., An
         await working
     wait_for_no_session(sandbox)
     assert sandbox.run("print(6 * 7)").stdout == "42\n"
+
+
+async def test_a_record_that_cannot_be_written_costs_the_record_only(
+    make_config: Callable[..., Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "record"
+
+    def script(text: str, number: int) -> str:
+        folder.rmdir()
+        return ANSWER
+
+    made = await Worker(make_config(record=str(folder)), script).go()
+    assert made.non_tensor_batch["acc"].tolist() == [1.0]
+    assert "not recorded" in caplog.text
 
 
 # Errors of the user's, which are no faults

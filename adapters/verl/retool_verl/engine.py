@@ -85,7 +85,7 @@ class ServerEngine:
 
         Raises:
             TurnLostError: A server failed or gave nothing.
-            PolicyError: A server refuses the request.
+            PolicyError: A server refuses the request, or its answer makes no sense.
             PromptTooLongError: The prompt does not fit.
         """
         if not self.served.prompt_ids:
@@ -107,6 +107,8 @@ class ServerEngine:
             if isinstance(cause, ValueError | TypeError):
                 raise PolicyError(f"the server refuses a turn: {type(cause).__name__}: {cause}") from error
             raise TurnLostError(f"the server failed: {type(error).__name__}: {error!s:.500}") from error
+        except OSError as error:  # a client of one's own may reach its servers without Ray
+            raise TurnLostError(f"the server cannot be reached: {type(error).__name__}: {error!s:.500}") from error
         self.served.note(output)
         return self._read(output, params)
 
@@ -122,7 +124,12 @@ class ServerEngine:
         logprobs = output.log_probs if self._sampling.get("logprobs") else None
         if self._sampling.get("logprobs") and logprobs is None:
             raise TurnLostError("the server gave no logprobs, which rollout.calculate_log_probs asks for")
-        logprobs = None if logprobs is None else list(logprobs)[: len(ids)]
+        if logprobs is not None:
+            if len(logprobs) != len(output.token_ids):
+                raise PolicyError(f"the server gave {len(logprobs)} logprobs for {len(output.token_ids)} tokens")
+            logprobs = list(logprobs)[: len(ids)]
+        if min(ids) < 0:
+            raise PolicyError(f"the server gave {min(ids)} for the id of a token")
         whole = self._codec.decode(ids)
         text, stop = cut_at_stop(whole, params.stop)
         if stop is not None:

@@ -91,7 +91,7 @@ class RetoolAgentLoop(AgentLoopBase):
             sampling_params,
             prompt_length=settings.prompt_length,
             sglang=self._sglang,
-            request={"priority": int(kwargs["priority"])} if "priority" in kwargs else None,
+            request={"priority": int(kwargs["priority"])} if kwargs.get("priority") is not None else None,
         )
         sandbox = shared_sandbox(settings.sandbox)
         problem = row_problem(kwargs)
@@ -108,7 +108,10 @@ class RetoolAgentLoop(AgentLoopBase):
                 _log.warning("problem %s: the attempt ended as %s: %s", problem.id, result.outcome.ended, result.fault)
             if settings.record is not None:
                 file = settings.record / f"{socket.gethostname()}-{os.getpid()}.jsonl"
-                await asyncio.to_thread(write_jsonl, file, result.record)
+                try:
+                    await asyncio.to_thread(write_jsonl, file, result.record)
+                except OSError as error:  # a full disk is no reason to end a training
+                    _log.error("problem %s: the attempt is not recorded: %s", problem.id, error)
         return self._output(result, engine, with_logprobs=bool(sampling_params.get("logprobs")))
 
     def _output(self, result: AttemptResult | None, engine: ServerEngine, *, with_logprobs: bool) -> AgentLoopOutput:
