@@ -44,6 +44,8 @@ _CODE: Final = re.compile(r"<code>(.*?)</code>", re.DOTALL)
 _OUTPUT: Final = re.compile(r"\s*<interpreter>(.*?)</interpreter>", re.DOTALL)
 _SHOWN: Final = re.compile(r"(?<=</code>)(\n<interpreter>\n.*?\n</interpreter>\n)", re.DOTALL)
 """What ``code_tags`` shows after a block. Output cannot hold the closing tag: it is neutral."""
+_ALONE: Final = ("<interpreter>", "</interpreter>", "<code>", "</code>", "<tool_call>", "</tool_call>")
+"""What text beside the blocks cannot hold: a protocol would read it as the beginning or the end of one."""
 _ANSWER_TAGS: Final = re.compile(r"[ \t]*</?answer>[ \t]*\n?")
 
 
@@ -150,12 +152,15 @@ def _steps(said: str) -> tuple[tuple[Step, ...], str]:
         steps.append(Step(said[at : block.start()].strip(), source, output[1].strip("\n")))
         at = output.end()
     ending = said[at:].strip()
-    for tag in ("<interpreter>", "</interpreter>", "</code>"):
+    for tag in _ALONE:
         if tag in ending or any(tag in step.text for step in steps):
             raise ProblemError(f"a {tag} stands alone")
-    rules = EpisodeConfig()
-    if not isinstance(get_protocol("code_tags").parse(ending, rules.registry()), Answer):
+    answer = get_protocol("code_tags").parse(ending, EpisodeConfig().registry())
+    if not isinstance(answer, Answer):
         raise ProblemError("it does not end with an answer")
+    # By default no other answer is paid for, and with tool_calls no other is seen.
+    if not answer.boxed or not answer.text.strip():
+        raise ProblemError("it does not end with an answer in a \\boxed{}")
     return tuple(steps), ending
 
 
