@@ -75,6 +75,7 @@ def test_without_a_gold_there_is_no_problem(gold: object) -> None:
         {"raw_prompt": [{"role": "user", "content": None}]},
         {"raw_prompt": [{"role": "user", "content": "  "}]},
         {"raw_prompt": [{"role": "user", "content": [{"type": "image"}]}]},
+        {"raw_prompt": [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "What is it?"}]}]},
     ],
 )
 def test_without_a_question_there_is_no_problem(fields: Mapping[str, Any]) -> None:

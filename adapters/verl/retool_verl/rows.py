@@ -68,19 +68,20 @@ def row_problem(fields: Mapping[str, Any]) -> Problem:
     The question is ``extra_info["question"]`` or else what the user says last in the prompt.
 
     Raises:
-        ProblemError: There is no question, or no gold answer.
+        ProblemError: There is no question of text alone, or no gold answer.
     """
     extra = _mapping(fields.get("extra_info"))
     number = _python(extra.get("index", fields.get("index")))
     name = _text(extra.get("id")) or _text(number) or "row"
-    gold = gold_answer(_mapping(fields.get("reward_model")).get("ground_truth"), f"row {name:.80}: ")
-    question = _text(extra.get("question")) or _user_turn(fields.get("raw_prompt"))
+    where = f"row {name:.80}: "
+    gold = gold_answer(_mapping(fields.get("reward_model")).get("ground_truth"), where)
+    question = _text(extra.get("question")) or _user_turn(fields.get("raw_prompt"), where)
     source = _text(fields.get("data_source")) or ""
     try:
         return Problem(id=name, question=question or "", answer=gold, source=source)
     except ValidationError as error:
         first = error.errors()[0]
-        raise ProblemError(f"row {name:.80}: {first['loc'][0]}: {first['msg']}") from error
+        raise ProblemError(f"{where}{first['loc'][0]}: {first['msg']}") from error
 
 
 def gold_answer(value: object, where: str = "") -> str:
@@ -114,14 +115,17 @@ def _mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _user_turn(messages: object) -> str | None:
-    """What the user says last in a prompt: a text, or the text parts of a message in parts; None without any."""
+def _user_turn(messages: object, where: str) -> str | None:
+    """What the user says last in a prompt: a text, or a message in parts of text; None without any."""
     messages = _python(messages)
     if isinstance(messages, str) or not isinstance(messages, Sequence):
         return None
     turns = [message for message in map(_mapping, messages) if message.get("role") == "user"]
     content = _python(turns[-1].get("content")) if turns else None
     if isinstance(content, Sequence) and not isinstance(content, str):
-        parts = [_text(part.get("text")) for part in map(_mapping, content)]
-        return "".join(filter(None, parts))
+        parts = list(map(_mapping, content))
+        # An image that is dropped without a word leaves a question that nobody can answer.
+        if others := [str(part.get("type")) for part in parts if part.get("type", "text") != "text"]:
+            raise ProblemError(f"{where}the prompt has a part {others[0]!r:.40}; the question must be text alone")
+        return "".join(filter(None, (_text(part.get("text")) for part in parts)))
     return _text(content)
