@@ -100,12 +100,19 @@ def test_a_later_call_is_not_run_without_its_state(sandbox):
     assert session.lost == "the sandbox failed"
 
 
+def hold_up(loop):
+    """Has the host's thread wait, and returns the event it waits for."""
+    holds, release = threading.Event(), threading.Event()
+    loop.tell(lambda: (holds.set(), release.wait(100)))
+    assert holds.wait(60)
+    return release
+
+
 def test_a_call_that_begins_before_the_zygotes_death_is_noticed_is_not_blamed_for_it(sandbox):
     session = sandbox.session()
     session.run("x = 1")
     pid, loop = session._seat.child.pid, sandbox._host.loop
-    release = threading.Event()
-    loop.tell(lambda: release.wait(30))  # the host's thread notices nothing
+    release = hold_up(loop)  # the host's thread notices nothing
     kill_zygote(sandbox)
     wait_until(lambda: is_gone(pid), "the session's process is gone")
     running = in_thread(lambda: session.run("print(x)"))
@@ -119,8 +126,7 @@ def test_a_session_whose_process_was_killed_at_rest_is_lost(sandbox):
     session = sandbox.session()
     session.run("x = 1")
     pid, loop = session._seat.child.pid, sandbox._host.loop
-    release = threading.Event()
-    loop.tell(lambda: release.wait(30))
+    release = hold_up(loop)
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: is_gone(pid), "the session's process is gone")
     running = in_thread(lambda: session.run("print(x)"))
