@@ -87,3 +87,12 @@ def test_without_a_reward_model_there_is_no_problem() -> None:
     for model in (None, "42", []):
         with pytest.raises(ProblemError, match="ground_truth"):
             row_problem({"raw_prompt": ASKED, "reward_model": model})
+
+
+@pytest.mark.parametrize("gold", ["nan", "  ", "-inf", "1" * 4001])
+def test_a_gold_that_no_answer_can_be_compared_with_is_refused_before_the_attempt(gold: str) -> None:
+    row = {"raw_prompt": [{"role": "user", "content": "What?"}], "reward_model": {"ground_truth": gold}}
+    with pytest.raises(ProblemError, match=r"row .*(ground_truth|answer)"):
+        row_problem(row)
+    if gold.strip():
+        assert row_problem(row, grader="strict").answer == gold

@@ -94,7 +94,7 @@ class RetoolAgentLoop(AgentLoopBase):
             request={"priority": int(kwargs["priority"])} if kwargs.get("priority") is not None else None,
         )
         sandbox = shared_sandbox(settings.sandbox)
-        problem = row_problem(kwargs)
+        problem = row_problem(kwargs, settings.attempt.episode.grader)
         try:
             result = await attempt(problem, engine, self._codec, sandbox, settings.attempt)
         except (PolicyError, SandboxError) as error:

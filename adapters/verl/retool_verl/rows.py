@@ -9,6 +9,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from retool_env.errors import ProblemError
+from retool_env.grading import grade_answer
 from retool_env.plain import plain_text
 from retool_env.problems import Problem
 
@@ -62,13 +63,17 @@ def sft_row(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, 
     return row | {"tools": list(map(dict, tools))} if tools else row
 
 
-def row_problem(fields: Mapping[str, Any]) -> Problem:
+def row_problem(fields: Mapping[str, Any], grader: str = "default") -> Problem:
     """Returns the problem of a row as verl hands it to an agent loop.
 
     The question is ``extra_info["question"]`` or else what the user says last in the prompt.
 
+    Args:
+        fields: The row.
+        grader: How answers are compared.
+
     Raises:
-        ProblemError: There is no question of text alone, or no gold answer.
+        ProblemError: There is no question of text alone, or no gold answer that the grader can compare with.
     """
     extra = _mapping(fields.get("extra_info"))
     number = _python(extra.get("index", fields.get("index")))
@@ -78,10 +83,14 @@ def row_problem(fields: Mapping[str, Any]) -> Problem:
     question = _text(extra.get("question")) or _user_turn(fields.get("raw_prompt"), where)
     source = _text(fields.get("data_source")) or ""
     try:
-        return Problem(id=name, question=question or "", answer=gold, source=source)
+        problem = Problem(id=name, question=question or "", answer=gold, source=source)
+        grade_answer("", problem.answer, preset=grader)  # the grader would refuse the gold when the attempt is over
     except ValidationError as error:
         first = error.errors()[0]
         raise ProblemError(f"{where}{first['loc'][0]}: {first['msg']}") from error
+    except ValueError as error:
+        raise ProblemError(f"{where}reward_model.ground_truth: {error}") from error
+    return problem
 
 
 def gold_answer(value: object, where: str = "") -> str:
