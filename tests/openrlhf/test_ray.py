@@ -79,6 +79,16 @@ def _command(process: Any) -> list[str]:
         return []
 
 
+def _shared_memory(pid: int) -> set[Path]:
+    """The files of Python's shared memory that a process and its descendants have mapped."""
+    import psutil
+
+    process = psutil.Process(pid)
+    maps = [Path(f"/proc/{each.pid}/maps") for each in (process, *process.children(recursive=True))]
+    lines = "\n".join(file.read_text() for file in maps if file.exists()).splitlines()
+    return {Path(line.split()[-1]) for line in lines if "/dev/shm/psm_" in line and not line.endswith("(deleted)")}
+
+
 def samples_generator(engines: list[Any], rows: list[tuple[str, Any]], **options: Any) -> Any:
     """OpenRLHF's own, over rows as its dataloader gives them."""
     from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
@@ -207,8 +217,11 @@ def test_with_a_real_vllm(ray_here: Any, model_folder: Path) -> None:
         max_logprobs=1,
     )
     made, _, _, _ = samples_generator([actor], [("What is 6 * 7?", "42")]).generate_samples(max_len=MAX_LEN)
+    shared = _shared_memory(ray_here.get(actor.__ray_call__.remote(lambda _: os.getpid())))
     ray_here.get(actor.__ray_call__.remote(lambda it: it.llm.shutdown()))
     ray_here.kill(actor)
+    for file in shared:  # vLLM 0.29 leaves its buffer for messages where it is
+        file.unlink(missing_ok=True)
     tokenizer = load("small")
     model = AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32)
     assert len(made) == N
