@@ -72,6 +72,13 @@ def test_plain_output_is_left_as_the_whole_cleaning_leaves_it(text: str) -> None
         assert clean(text) == text == clean(text + "\x00")
 
 
+@pytest.mark.parametrize("at", [0, 1 << 15, 99_999])
+def test_a_long_output_is_looked_at_to_its_end(at: int) -> None:
+    text = "x" * 100_000
+    assert clean(text) is text
+    assert clean(text[:at] + "\x07" + text[at:]) == text
+
+
 @given(FENCES)
 @example("　```python\n")
 @example("x ```python\n```python")
