@@ -91,7 +91,12 @@ def _environments(sandbox: Sandbox) -> Iterator[dict[str, gymnasium.Env[str, str
     try:
         for protocol in PROTOCOLS:
             envs[protocol] = gymnasium.make(
-                "ReTool-v0", problems=[PROBLEM], protocol=protocol, sandbox=sandbox, max_action_chars=_MAX_CHARS
+                "ReTool-v0",
+                disable_env_checker=True,  # gymnasium's, and not our time
+                problems=[PROBLEM],
+                protocol=protocol,
+                sandbox=sandbox,
+                max_action_chars=_MAX_CHARS,
             )
         yield envs
     finally:
